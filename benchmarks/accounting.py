@@ -15,7 +15,6 @@ from pufferslice.baselines.account import (
     Run,
     accounts_for_epsilon,
     accounts_for_noise,
-    noise_curves,
 )
 from pufferslice.learning import Amplified, Poisson, WithoutReplacement, exactly, run_cost
 from rows import Row, at_most, medians, row, seconds, show
@@ -34,7 +33,7 @@ def measure() -> list[Row]:
     work = {
         "all accountants, 3,920 equal steps": lambda: accounts_for_noise(_run(512), 72.5),
         "noise against epsilon, 21 budgets, 4 accountants, 2 batch sizes": lambda: [
-            noise_curves(_run(batch), BUDGETS) for batch in SETTINGS
+            accounts_for_epsilon(_run(batch), epsilon) for batch in SETTINGS for epsilon in BUDGETS
         ],
         "amplified, 100,000 different multipliers": lambda: run_cost(
             Amplified(), ORDER, poisson, exactly(DIFFERING), schedule

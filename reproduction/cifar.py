@@ -34,7 +34,6 @@ from pufferslice.torch.train import (
     PUBLIC,
     Evaluation,
     evaluate,
-    evaluate_run,
     rows_of,
     run_data,
     run_model,
@@ -43,7 +42,7 @@ from pufferslice.torch.train import (
 )
 from reproduction import data
 from reproduction.noise import N_DIFFERING, ORDER, SETUPS, SgdSetup
-from reproduction.training import attack_of, worlds_of
+from reproduction.training import attack_of, evaluate_run, worlds_of
 
 SEED: Final = 7
 """Of the initial weights, the random order of the images, the worlds and the plain batches."""

@@ -4,6 +4,7 @@
 Finished runs are kept; an interrupted run resumes from its checkpoint.
 """
 
+import io
 import math
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar, final
 
 import attrs
 import numpy as np
+import torch
 
 from pufferslice._core.files import (
     canonical_json,
@@ -29,10 +31,14 @@ from pufferslice.learning.request import DataSource, Learning, Output, Prevalenc
 from pufferslice.torch.train import (
     CERTIFICATE,
     INTERNAL,
+    MODEL,
     PUBLIC,
     Evaluation,
-    evaluate_run,
+    evaluate,
     rows_of,
+    run_data,
+    run_loss,
+    run_model,
     run_training,
 )
 from reproduction import data
@@ -172,6 +178,20 @@ def _result(request: TrainingRequest) -> RunResult:
     except (ValueError, TypeError, KeyError) as error:
         msg = f"{str(path)!r} is not the result of a run: {error}. Remove it to train again"
         raise StorageError(msg) from error
+
+
+def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:
+    """Evaluate a finished run on three sets of images. The guarantee does not cover the results.
+
+    `members`: the training records, with the labels of their world. `others`: the same number of
+    images that were not trained on, if there are enough. `held_out`: the public test records.
+    """
+    records = run_data(request)
+    model, loss = run_model(request, records), run_loss(request)
+    state = read_bytes(request.output.folder / MODEL, "model")
+    model.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    parts = {"members": records.train, "held_out": records.held_out, "others": records.others}
+    return {name: evaluate(model, loss, part) for name, part in parts.items() if part is not None}
 
 
 def _evaluated(request: TrainingRequest) -> RunResult:

@@ -13,6 +13,7 @@ import pufferslice
 PACKAGE = Path(pufferslice.__file__).parent
 
 FORBIDDEN = [
+    ("*", ["pufferslice.__main__"]),
     ("learning", ["pufferslice.torch", "torch"]),
     ("certificate", ["pufferslice.baselines"]),
 ]

@@ -91,9 +91,12 @@ sys.meta_path.insert(0, Hidden())
 from pufferslice.errors import MissingExtraError
 """
 NEEDS = {
-    "baselines": ["pufferslice.baselines:DpSgd", "pufferslice.baselines:run_epsilon"],
+    "baselines": [
+        "pufferslice.baselines.dp_sgd:dp_accounting",
+        "pufferslice.baselines.transport:pot",
+    ],
     "models": ["pufferslice.data:digits"],
-    "opacus": ["pufferslice.torch:PlanAccountant"],
+    "opacus": ["pufferslice.torch.opacus:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
     "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
@@ -102,7 +105,8 @@ NEEDS = {
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""
 LATE = {
-    "pufferslice.baselines.distances",
+    "pufferslice.baselines.dp_sgd",
+    "pufferslice.baselines.transport",
     "pufferslice.data.images",
     "pufferslice.queries.models",
 }
@@ -112,7 +116,7 @@ import pkgutil
 for name in {names!r}:
     try:
         value = pkgutil.resolve_name(name)
-        if name.endswith(":digits"):  # data that an extra holds
+        if name.endswith((":digits", ":dp_accounting", ":pot")):  # these look when they are called
             value()
         print("there", name)
     except ImportError as error:

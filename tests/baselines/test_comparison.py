@@ -261,7 +261,6 @@ def test_equal_distributions_need_no_noise_except_by_sinkhorn(profile):
 
 
 def test_without_pot_dagwm_is_left_out_for_unequal_weights(rng, monkeypatch):
-    monkeypatch.delitem(sys.modules, "pufferslice.baselines.pot", raising=False)
     monkeypatch.setitem(sys.modules, "ot", None)
     scenario, axis = sampled_worlds(rng, 12, 9, 1), ps.FiniteProfile.axes(dim=1)
     name = "distribution-aware (DAGWM)"

@@ -97,7 +97,7 @@ def test_wrong_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match="dimension"):
         sliced_wasserstein(point, other, p=2, profile=FiniteProfile.axes(dim=3))
     rng = np.random.default_rng(0)
-    monkeypatch.setattr("pufferslice.baselines.distances._MOST_ROUNDS", 1)
+    monkeypatch.setattr("pufferslice.baselines.transport._MOST_ROUNDS", 1)
     with pytest.raises(CalibrationError, match="regularisation"):
         entropic_wasserstein(
             drawn(rng, 30, 2, weighted=True),

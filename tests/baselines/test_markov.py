@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import laplace, norm
 
 from pufferslice import Guarantee, Scenario, certify_release
-from pufferslice.baselines import markov_noise, quilt_scale
+from pufferslice.baselines import markov_noise
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import summary
 
@@ -72,7 +72,16 @@ def count_distributions(chain, length):
 def test_the_scale_against_brute_force(name, epsilon):
     chain = CHAINS[name]
     expected = brute_force_scale(chain, 5, epsilon)
-    assert quilt_scale(chain, length=5, epsilon=epsilon) == pytest.approx(expected, rel=1e-9)
+    noise = markov_noise(chain, length=5, epsilon=epsilon, delta=1e-5)
+    assert noise.quilt == pytest.approx(math.sqrt(2) * expected, rel=1e-9)
+
+
+def test_a_weak_claim_may_need_no_noise():
+    chain, right = CHAINS["quick"], 1 / (1 + math.exp(-4.0))
+    for given in count_distributions(chain, 5):
+        assert (1 + np.abs(given[0] - given[1]).sum() / 2) / 2 < right
+    assert markov_noise(chain, length=5, epsilon=4.0, delta=1e-5).guess == 0
+    assert markov_noise(chain, length=5, epsilon=2.0, delta=1e-5).guess > 0
 
 
 def test_independent_steps():

@@ -83,7 +83,7 @@ def test_converged_estimates_are_not_below_the_exact_value(rng, regularisation):
     settings = SinkhornSettings(regularisation=regularisation, tolerance=1e-4)
     found = sinkhorn_w_infinity(*couple, settings)
     exact = w_infinity(*couple)
-    assert found.gap(exact) >= 0
+    assert found.value >= exact
     assert found.threshold >= exact
     assert found.marginal_violation <= 1e-4
 
@@ -167,5 +167,5 @@ def test_wrong_distributions_and_targets_are_refused(rng):
     with pytest.raises(ArgumentError, match="notion"):
         sinkhorn_noise([(first, second)], Guarantee.average(order=4, epsilon=1.0), STRICT)
     many = FiniteDistribution.uniform(np.zeros((2_000_000, 1)))
-    with pytest.raises(ArgumentError, match=r"need 36\.4 TiB of memory"):
+    with pytest.raises(ArgumentError, match=r"need 37,252\.9 GiB of memory"):
         sinkhorn_w_infinity(many, many, STRICT)

@@ -252,7 +252,7 @@ MANY = FiniteDistribution.uniform(np.zeros((1_000_000, 1)))
         ([(GAUSSIAN, GAUSSIAN)], RPP, "couples atoms"),
         ([], RPP, "couples"),
         ([(SPIKE[0], FiniteDistribution.uniform(np.zeros((2, 2))))], RPP, "got 1 and 2"),
-        ([(MANY, MANY)], RPP, r"TiB of memory"),
+        ([(MANY, MANY)], RPP, r"GiB of memory"),
     ],
     ids=["sliced", "gaussian", "none", "dimensions", "large"],
 )

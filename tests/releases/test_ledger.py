@@ -26,12 +26,12 @@ def test_the_life_of_a_release(ledger):
     assert not ledger.path.exists()
     ledger.intend(SCENARIO, ONE, [])
     assert ledger.entries() == [Entry(ONE, "intended", None)]
-    assert ledger.kept_release(ONE) is None
+    assert ledger.entry(ONE).release is None
     ledger.record_drawn(ONE, "{}")
     assert ledger.entries() == [Entry(ONE, "drawn", "{}")]
     ledger.record_published(ONE)
     assert ledger.entries() == [Entry(ONE, "published", "{}")]
-    assert ledger.kept_release(ONE) == "{}"
+    assert ledger.entry(ONE).release == "{}"
     assert ledger.releases() == [ONE]
 
 
@@ -112,7 +112,7 @@ def test_steps_out_of_order(ledger):
     ledger.record_drawn(ONE, "{}")
     with pytest.raises(LedgerError, match="in state 'intended'"):
         ledger.record_drawn(ONE, '{"other": 1}')
-    assert ledger.kept_release(ONE) == "{}"
+    assert ledger.entry(ONE).release == "{}"
 
 
 @pytest.mark.parametrize("content", [b"x" * 5000, b"PAR1", b"SQLite format 3\0" + b"\xff" * 4096])
@@ -176,7 +176,7 @@ def test_a_path_that_cannot_be(tmp_path):
 
 
 def test_a_busy_ledger_says_so(ledger, monkeypatch):
-    monkeypatch.setattr("pufferslice.releases.ledger._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("pufferslice.releases.storage._WAIT_SECONDS", 0.1)
     ledger.intend(SCENARIO, ONE, [])
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")

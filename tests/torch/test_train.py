@@ -39,7 +39,6 @@ from pufferslice.torch.train import (
     INTERNAL_NOTE,
     ImageDataset,
     RunLog,
-    evaluate_run,
     held_out_metrics,
     rows_of,
     run_data,
@@ -48,6 +47,7 @@ from pufferslice.torch.train import (
     run_optimizer,
     run_training,
 )
+from reproduction.training import evaluate_run
 
 PUBLIC_KEYS = {"step", "n_steps", "notion", "order", "spent_epsilon", "epsilon"}
 METRICS = {"held_out_loss", "held_out_accuracy"}
@@ -350,12 +350,6 @@ def test_a_finished_run_is_evaluated(tmp_path):
         np.testing.assert_allclose(parts[name].losses, losses[part], rtol=1e-3, atol=1e-5)
         assert parts[name].accuracy == np.mean(logits.argmax(axis=1)[part] == labels[part])
     assert repr(parts["members"]) == "Evaluation(n_records=60)"
-    (tmp_path / "own_records.py").write_text(
-        "import torch\nfrom torch.utils.data import TensorDataset\n"
-        "def data(): return TensorDataset(torch.zeros(60, 3), torch.zeros(60, dtype=int)), None\n"
-    )
-    with pytest.raises(ArgumentError, match=r"^dataset must be digits or a function that returns"):
-        evaluate_run(request(tmp_path, data__dataset="own_records:data", data__n_classes=2))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pufferslice._core.files import check_archive
 from pufferslice.errors import ArgumentError
 
-_DAMAGED: Final = (
+DAMAGED: Final = (
     ValueError,
     LookupError,
     TypeError,
@@ -83,7 +83,7 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
                 member.filename.removesuffix(".npy"): _array(_unpacked(archive, member))
                 for member in archive.infolist()
             }
-    except _DAMAGED as error:
+    except DAMAGED as error:
         msg = f"no numpy archive, or a damaged one: {type(error).__name__}"
         raise ValueError(msg) from error
 
@@ -92,7 +92,7 @@ def array_in(content: bytes) -> npt.NDArray[Any]:
     """The array of a numpy file, read without pickles; a `ValueError` for anything else."""
     try:
         return _array(content)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         msg = f"no numpy array, or a damaged one: {type(error).__name__}"
         raise ValueError(msg) from error
 

@@ -47,7 +47,6 @@ from pufferslice.audit.inference import (
     Inference,
     infer_secrets,
     likelihood_scores,
-    mean_of,
     whitened_prior,
 )
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
@@ -335,9 +334,7 @@ class Audit:
         verdicts = [verdict.to_json() for verdict in self.verdicts]
         return check_audit(document | json_values(self) | {"verdicts": verdicts})
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per verdict."""
@@ -443,7 +440,7 @@ def audit_outputs(
     beliefs = {
         prior.name: prior if shape is None else whitened_prior(prior, shape, center)
         for prior in scenario.priors
-        if noise_std > 0 and all(map(_has_mean, prior.distributions.values()))
+        if noise_std > 0 and all(d.mean is not None for d in prior.distributions.values())
     }
     lines = _lines(scenario, comparisons, shape)
     lines += _ratio_lines(scenario, comparisons, certificate, beliefs)
@@ -575,27 +572,19 @@ def _parts(
     scenario: Scenario, outputs: Outputs, rng: np.random.Generator
 ) -> dict[str, dict[str, SplitOutputs]]:
     """The outputs of every prior and secret, checked and split."""
+    parts = {}
     for prior in scenario.priors:
+        arrays = outputs.values.get(prior.name, {})
         for secret in prior.distributions:
-            array = outputs.values.get(prior.name, {}).get(secret)
-            if array is None:
-                msg = (
-                    f"there are no outputs under prior {quoted(prior.name)} and secret "
-                    f"{quoted(secret)}"
-                )
+            if secret not in arrays:
+                name = quoted(prior.name)
+                msg = f"there are no outputs under prior {name} and secret {quoted(secret)}"
                 raise ArgumentError(msg)
-            _check_array(array, scenario.dim)
-    return {
-        prior.name: {
-            secret: SplitOutputs.of(values, rng=rng)
-            for secret, values in outputs.values[prior.name].items()
+            _check_array(arrays[secret], scenario.dim)
+        parts[prior.name] = {
+            secret: SplitOutputs.of(values, rng=rng) for secret, values in arrays.items()
         }
-        for prior in scenario.priors
-    }
-
-
-def _has_mean(distribution: Distribution) -> bool:
-    return distribution.mean is not None
+    return parts
 
 
 def _lines(
@@ -618,8 +607,8 @@ def _lines(
         first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
         directions = [*np.eye(scenario.dim)]
         names = [f"axis {name}" for name in scenario.query.names]
-        if _has_mean(first) and _has_mean(second):
-            shift = mean_of(first) - mean_of(second)
+        if first.mean is not None and second.mean is not None:
+            shift = first.mean - second.mean
             if shift.any() and scenario.dim > 1:
                 directions = [_unit(shift), *directions]
                 names = ["the mean difference", *names]

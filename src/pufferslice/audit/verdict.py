@@ -108,9 +108,7 @@ class Verdict:
             "outcome": self.outcome,
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row."""

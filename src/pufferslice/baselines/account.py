@@ -2,15 +2,20 @@
 """All accountants side by side for one run, with (epsilon, delta) and DP-SGD for comparison."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
-from pufferslice import baselines
-from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_count, plain_float
+from pufferslice.baselines.dp_sgd import (
+    DpSgd,
+    dp_sgd_epsilon,
+    dp_sgd_multiplier,
+    group_size,
+    run_epsilon,
+)
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate.training import (
     record_accountant,
@@ -89,18 +94,6 @@ def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account |
     }
 
 
-def noise_curves(run: Run, epsilons: Sequence[float]) -> dict[str, Floats]:
-    """Noise multiplier of every applicable accountant at every budget."""
-    tables = [accounts_for_epsilon(run, epsilon) for epsilon in epsilons]
-    curves = {}
-    for accountant in ACCOUNTANTS:
-        accounts = [table[accountant.name] for table in tables]
-        noises = [account.noise_multiplier for account in accounts if isinstance(account, Account)]
-        if len(noises) == len(epsilons):
-            curves[accountant.name] = np.array(noises)
-    return curves
-
-
 def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
     """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
     check_between(0, 1, delta=delta)
@@ -110,7 +103,7 @@ def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | st
     grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
     rows: dict[str, float | str] = {"order_grid": grid}
     try:
-        by_losses = baselines.run_epsilon(plan, delta)
+        by_losses = run_epsilon(plan, delta)
         rows["loss_distribution"] = "not for this accountant" if by_losses is None else by_losses
     except (ArgumentError, CalibrationError) as error:
         rows["loss_distribution"] = str(error)
@@ -155,11 +148,11 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
         if isinstance(run.sampling, Poisson)
         else run.sampling.divisor / run.sampling.n_records
     )
-    peer = baselines.DpSgd(rate=rate, n_steps=run.n_steps)
+    peer = DpSgd(rate=rate, n_steps=run.n_steps)
     rows = {"dp_sgd": _dp_sgd_row(peer, epsilon, delta, "one record")}
     n_differing = run.differing.largest
     if not run.differing.is_random:
-        size = baselines.group_size(run.sampling, n_differing)
+        size = group_size(run.sampling, n_differing)
         group = "one record" if size == 1 else f"{size} records that are drawn together"
         group += f": the paper's effective group for {n_differing} differing records"
         rows["group_dp_sgd"] = _dp_sgd_row(
@@ -211,19 +204,17 @@ def account_table(
     return table
 
 
-def _dp_sgd_row(
-    peer: "baselines.DpSgd", epsilon: float, delta: float, protects: str
-) -> dict[str, Any]:
-    multiplier = baselines.dp_sgd_multiplier(peer, epsilon, delta, "rdp")
+def _dp_sgd_row(peer: DpSgd, epsilon: float, delta: float, protects: str) -> dict[str, Any]:
+    multiplier = dp_sgd_multiplier(peer, epsilon, delta, "rdp")
     return {
         "group_size": peer.group_size,
         "noise_multiplier_rdp": multiplier,
-        "epsilon_pld_at_that_noise": baselines.dp_sgd_epsilon(peer, multiplier, delta, "pld"),
+        "epsilon_pld_at_that_noise": dp_sgd_epsilon(peer, multiplier, delta, "pld"),
         "protects": protects,
     }
 
 
-def _group_row(peer: "baselines.DpSgd", size: int, epsilon: float, delta: float) -> dict[str, Any]:
+def _group_row(peer: DpSgd, size: int, epsilon: float, delta: float) -> dict[str, Any]:
     r"""Any group of `size` records, by group privacy: each record at a share of the budget.
 
     A chain of neighbours gives $\delta_k = \delta_1 (1 + e^\epsilon + ... + e^{(k-1)\epsilon})$ for

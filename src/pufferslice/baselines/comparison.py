@@ -103,9 +103,7 @@ class Comparison:
             "left_out": dict(self.left_out),
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per mechanism."""
@@ -506,11 +504,8 @@ def _measured(name: str, contestant: _Contestant) -> Row:
         guarantee=contestant.guarantee,
         scope=contestant.scope,
         noise=contestant.noise,
-        noise_std=answer.noise_std,
         mean_squared_error=answer.noise_std**2,
-        unsliced_epsilon=answer.unsliced_epsilon,
-        guess=answer.guess,
         seconds=seconds,
         peak_bytes=peak,
-        note=answer.note,
+        **answer._asdict(),
     )

@@ -4,7 +4,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 import attrs
 import numpy as np
@@ -15,15 +15,6 @@ from pufferslice._core.search import raise_until, smallest_safe
 from pufferslice.calibration.epsilon_delta import LARGEST_EPSILON, gaussian_delta, smallest_epsilon
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError
 from pufferslice.learning import SamplingDesign, TrainingPlan
-
-try:
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant, pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-    from dp_accounting.rdp import RdpAccountant
-except ImportError as error:
-    msg = "DP-SGD rows need dp-accounting: pip install 'pufferslice[baselines]'"
-    raise MissingExtraError(msg) from error
 
 Accounting = Literal["rdp", "pld"]
 
@@ -65,13 +56,14 @@ def dp_sgd_epsilon(
     check_above(0, noise_multiplier=noise_multiplier)
     check_between(0, 1, delta=delta)
     check_one_of(("rdp", "pld"), accounting=accounting)
-    event = dp_accounting.PoissonSampledDpEvent(
-        run.rate, dp_accounting.GaussianDpEvent(noise_multiplier / run.group_size)
+    library = dp_accounting()
+    event = library.PoissonSampledDpEvent(
+        run.rate, library.GaussianDpEvent(noise_multiplier / run.group_size)
     )
     accountant = (
-        RdpAccountant()
+        library.rdp.RdpAccountant()
         if accounting == "rdp"
-        else PLDAccountant(value_discretization_interval=_FINEST)
+        else library.pld.PLDAccountant(value_discretization_interval=_FINEST)
     )
     return float(accountant.compose(event, run.n_steps).get_epsilon(delta))
 
@@ -85,6 +77,17 @@ def dp_sgd_multiplier(run: DpSgd, epsilon: float, delta: float, accounting: Acco
 
     multiplier = smallest_safe(cost, epsilon, start=float(run.group_size))
     return raise_until(lambda multiplier: cost(multiplier) <= epsilon, multiplier)
+
+
+def dp_accounting() -> Any:  # noqa: ANN401 - a module without types
+    """The library dp-accounting, of an extra."""
+    try:
+        import dp_accounting.pld  # noqa: PLC0415 - an extra
+        import dp_accounting.rdp  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        msg = "DP-SGD rows need dp-accounting: pip install 'pufferslice[baselines]'"
+        raise MissingExtraError(msg) from error
+    return dp_accounting
 
 
 def group_size(sampling: SamplingDesign, n_differing: int) -> int:
@@ -162,10 +165,8 @@ def _composed(
     return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon)) + error
 
 
-def _step(
-    shifts: Floats, chances: Floats, interval: float, negligible: float
-) -> PrivacyLossDistribution:
-    """The privacy loss of one step on multiples of `interval`, pessimistic."""
+def _step(shifts: Floats, chances: Floats, interval: float, negligible: float) -> Any:  # noqa: ANN401 - a class of an extra
+    """The privacy loss distribution of one step on multiples of `interval`, pessimistic."""
     reach = _reach(shifts, chances, negligible)
     n_points = math.ceil(reach / interval) + 1
     rounded = np.arange(-n_points, n_points + 1)
@@ -175,8 +176,10 @@ def _step(
         deltas += chance * gaussian_delta(shift, epsilons[n_points:])
     low = 1 - np.exp(-epsilons[n_points:]) + np.exp(-epsilons[n_points:]) * deltas
     curve = np.concatenate([low[:0:-1], deltas])
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, rounded, np.clip(curve, 0.0, 1.0))
-    return PrivacyLossDistribution(pmf)
+    pld = dp_accounting().pld
+    connected = pld.pld_pmf.create_pmf_pessimistic_connect_dots
+    pmf = connected(interval, rounded, np.clip(curve, 0.0, 1.0))
+    return pld.privacy_loss_distribution.PrivacyLossDistribution(pmf)
 
 
 def _reach(shifts: Floats, chances: Floats, delta: float) -> float:

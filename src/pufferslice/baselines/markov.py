@@ -5,6 +5,7 @@ Source: Song, Wang and Chaudhuri, Pufferfish Privacy Mechanisms for Correlated D
 """
 
 import math
+from collections.abc import Callable
 from typing import Final, final
 
 import attrs
@@ -21,40 +22,8 @@ from pufferslice.scenario.templates import state_counts, stationary
 
 _EPSILONS: Final = (1e-6, 100.0)
 """Beyond these ends nobody compares noise, and numbers overflow."""
-
-
-def quilt_scale(transition: npt.ArrayLike, *, length: int, epsilon: float) -> float:
-    r"""Scale of the Laplace noise of the Markov Quilt mechanism on the count of a state.
-
-    $$\max_i \min_Q \frac{|N|}{\epsilon - e(Q \mid X_i)}$$
-
-    over the positions i of a stationary chain and its quilts Q: the positions a before and b after
-    i, one of them, or none; N are the positions that Q separates from the rest with i, and e is the
-    largest log ratio of the probabilities of Q between two states of X_i.
-
-    Guarantee: pure epsilon-Pufferfish privacy for the state at every position, for this chain.
-    """
-    chain = _checked(transition)
-    check_count(1, length=length)
-    check_between(*_EPSILONS, epsilon=epsilon)
-    start = stationary(chain)
-    # Back in time by Bayes' rule.
-    forward = _influences(chain, length)
-    backward = _influences((chain * start[:, None]).T / start[:, None], length)
-    worst = 0.0
-    for i in range(length):
-        before, after = backward[1 : i + 1], forward[1 : length - i]
-        scores = [length / epsilon]
-        steps_before, steps_after = np.arange(1, i + 1), np.arange(1, length - i)
-        both = (before[:, None] + after[None]).max(axis=(2, 3), initial=0.0)
-        near = steps_before[:, None] + steps_after[None] - 1
-        scores.append(_least_score(near, both, epsilon))
-        left = before.max(axis=(1, 2), initial=0.0)
-        scores.append(_least_score(length - 1 - i + steps_before, left, epsilon))
-        right = after.max(axis=(1, 2), initial=0.0)
-        scores.append(_least_score(i + steps_after, right, epsilon))
-        worst = max(worst, min(scores))
-    return worst
+_NEXT_TO_NONE: Final = 1e-9
+"""Counts differ by 1 or more: this much noise hides nothing."""
 
 
 @final
@@ -84,9 +53,14 @@ def markov_noise(
     >>> round(noise.quilt, 3), round(noise.group, 3)
     (1.414, 5.657)
     """
-    chain = _checked(transition)
+    chain = locked(transition)
+    square = chain.ndim == 2 and len(chain) == chain.shape[1] and len(chain) >= 2
+    if not square or not (chain.min() > 0 and np.allclose(chain.sum(axis=1), 1, atol=1e-12)):
+        msg = "transition must be a square matrix of positive probabilities whose rows sum to 1"
+        raise ArgumentError(msg)
+    check_count(1, length=length)
+    check_between(*_EPSILONS, epsilon=epsilon)
     check_between(0, 1, delta=delta)
-    quilt = quilt_scale(chain, length=length, epsilon=epsilon)
     couplings = [
         coupling
         for position in range(length)
@@ -100,12 +74,47 @@ def markov_noise(
     def worst_guess(std: float) -> float:
         return max(float(m @ ndtr(gaps / (2 * std))) for gaps, m in couplings)
 
+    def least(cost: Callable[[float], float], limit: float) -> float:
+        is_met_without = cost(_NEXT_TO_NONE) <= limit
+        return 0.0 if is_met_without else smallest_safe(cost, limit, start=float(length))
+
     return MarkovNoise(
-        quilt=math.sqrt(2) * quilt,
+        quilt=math.sqrt(2) * _quilt_scale(chain, length=length, epsilon=epsilon),
         group=math.sqrt(2) * length / epsilon,
-        pair=smallest_safe(worst_delta, delta, start=float(length)),
-        guess=smallest_safe(worst_guess, right, start=float(length)),
+        pair=least(worst_delta, delta),
+        guess=least(worst_guess, right),
     )
+
+
+def _quilt_scale(chain: Floats, *, length: int, epsilon: float) -> float:
+    r"""Scale of the Laplace noise of the Markov Quilt mechanism on the count of a state.
+
+    $$\max_i \min_Q \frac{|N|}{\epsilon - e(Q \mid X_i)}$$
+
+    over the positions i of a stationary chain and its quilts Q: the positions a before and b after
+    i, one of them, or none; N are the positions that Q separates from the rest with i, and e is the
+    largest log ratio of the probabilities of Q between two states of X_i.
+
+    Guarantee: pure epsilon-Pufferfish privacy for the state at every position, for this chain.
+    """
+    start = stationary(chain)
+    # Back in time by Bayes' rule.
+    forward = _influences(chain, length)
+    backward = _influences((chain * start[:, None]).T / start[:, None], length)
+    worst = 0.0
+    for i in range(length):
+        before, after = backward[1 : i + 1], forward[1 : length - i]
+        scores = [length / epsilon]
+        steps_before, steps_after = np.arange(1, i + 1), np.arange(1, length - i)
+        both = (before[:, None] + after[None]).max(axis=(2, 3), initial=0.0)
+        near = steps_before[:, None] + steps_after[None] - 1
+        scores.append(_least_score(near, both, epsilon))
+        left = before.max(axis=(1, 2), initial=0.0)
+        scores.append(_least_score(length - 1 - i + steps_before, left, epsilon))
+        right = after.max(axis=(1, 2), initial=0.0)
+        scores.append(_least_score(i + steps_after, right, epsilon))
+        worst = max(worst, min(scores))
+    return worst
 
 
 def _couplings(chain: Floats, *, length: int, position: int) -> list[tuple[Floats, Floats]]:
@@ -126,15 +135,6 @@ def _couplings(chain: Floats, *, length: int, position: int) -> list[tuple[Float
             gaps = np.abs(sides[0] - sides[1]).astype(np.float64)
             couplings.append((gaps, np.diff(levels, prepend=0.0)))
     return couplings
-
-
-def _checked(transition: npt.ArrayLike) -> Floats:
-    chain = locked(transition)
-    square = chain.ndim == 2 and len(chain) == chain.shape[1] and len(chain) >= 2
-    if not square or not (chain.min() > 0 and np.allclose(chain.sum(axis=1), 1, atol=1e-12)):
-        msg = "transition must be a square matrix of positive probabilities whose rows sum to 1"
-        raise ArgumentError(msg)
-    return chain
 
 
 def _influences(chain: Floats, length: int) -> Floats:

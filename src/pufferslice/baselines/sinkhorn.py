@@ -78,10 +78,6 @@ class SinkhornEstimate:
     n_iterations: int
     """Over all thresholds."""
 
-    def gap(self, exact: float) -> float:
-        """How far the estimate is above W-infinity; negative means too little noise."""
-        return self.value - exact
-
 
 @final
 @attrs.frozen(kw_only=True)

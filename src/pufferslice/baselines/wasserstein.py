@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import (
@@ -21,7 +21,9 @@ from pufferslice._core.checks import (
 )
 from pufferslice._core.search import RELATIVE_WIDTH, SAFETY, raise_until, smallest_safe
 from pufferslice.baselines.transport import (
+    cheapest_coupling,
     check_pair,
+    coupling_tables,
     least_limit,
     masses,
     pairwise_distances,
@@ -171,6 +173,43 @@ def laplace_scale(couples: Sequence[DistributionCouple], epsilon: float) -> floa
     return float(np.nextafter(scale, np.inf)) if scale * epsilon < worst else scale
 
 
+def laplace_envelope(order: float, shifts: npt.ArrayLike, scale: float) -> Floats:
+    r"""$R_\alpha(\zeta, z)$: the largest divergence of Laplace noise from itself shifted by <= z.
+
+    $$\frac{1}{\alpha-1} \ln\Big(\frac{\alpha}{2\alpha-1} e^{(\alpha-1) z/b} +
+      \frac{\alpha-1}{2\alpha-1} e^{-\alpha z/b}\Big)$$
+
+    It grows with the shift, so the largest shift is the worst. Never above z / b, the pure bound.
+    Source: lemma:SRPP-envelope with noise that is not Gaussian.
+
+    >>> float(laplace_envelope(2, [1.0], 1.0)[0])
+    0.6191...
+    """
+    check_above(1, order=order)
+    check_above(0, scale=scale)
+    z = np.abs(np.asarray(shifts, dtype=np.float64)) / scale
+    # ln((a + (a-1) e^{-(2a-1) z}) / (2a-1)) is the part below (a-1) z; 0 at z = 0.
+    below = np.log1p(-(order - 1) / (2 * order - 1) * -np.expm1(-(2 * order - 1) * z))
+    return np.asarray(np.clip(z + below / (order - 1), 0.0, z))
+
+
+def laplace_renyi_scale(couples: Sequence[DistributionCouple], target: Guarantee) -> float:
+    """Smallest scale of Laplace noise whose envelope at W-infinity meets an unsliced target.
+
+    Guarantee: the target for these distributions of a scalar query, in exact arithmetic. For
+    comparison: no certificate is issued.
+    """
+    check_unsliced(target)
+    worst = laplace_scale(couples, 1.0)
+    if worst == 0:
+        return 0.0
+
+    def cost(scale: float) -> float:
+        return float(laplace_envelope(target.order, worst, scale))
+
+    return smallest_safe(cost, target.epsilon, start=worst / target.epsilon)
+
+
 def dagwm_noise_std(
     couples: Sequence[DistributionCouple], target: Guarantee, q: float = 1.0
 ) -> float:
@@ -236,9 +275,7 @@ class _Problem:
 
     def __init__(self, first: FiniteDistribution, second: FiniteDistribution) -> None:
         self._supply, self._demand = masses(first, second)
-        self._is_assignment = len({*self._supply.tolist(), *self._demand.tolist()}) == 1
-        # Distances and costs, and what the solver holds: a copy, or POT's edges.
-        check_pair(first, second, n_tables=3 if self._is_assignment else 7)
+        check_pair(first, second, n_tables=coupling_tables(self._supply, self._demand))
         self._distances = pairwise_distances(first, second)
         self.worst = least_limit(self._distances, first, second)
         if self.worst > 0:
@@ -262,12 +299,5 @@ class _Problem:
             costs -= rate
             np.exp(costs, out=costs)
         np.minimum(costs, math.exp(cap), out=costs)
-        if self._is_assignment:
-            rows, columns = linear_sum_assignment(costs)
-            return self._distances[rows, columns], np.full(len(rows), 1 / len(rows))
-        # Not at the top: it needs an extra.
-        from pufferslice.baselines.pot import cheapest_plan  # noqa: PLC0415
-
-        plan = cheapest_plan(costs, self._supply, self._demand)
-        used = np.nonzero(plan)
-        return self._distances[used], plan[used] / plan[used].sum()
+        entries, shares = cheapest_coupling(costs, self._supply, self._demand)
+        return self._distances[entries], shares

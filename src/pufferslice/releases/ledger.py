@@ -9,16 +9,19 @@ out). What is in the ledger after a crash is what happened.
 
 import contextlib
 import os
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final, get_args
 
 from pufferslice._core.checks import is_a
-from pufferslice._core.files import database_problem, parsed_json, prepare_database
+from pufferslice._core.files import parsed_json
 from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
+from pufferslice.releases.storage import NOT_YET, Connection, Event, SqliteFile
+
+if TYPE_CHECKING:
+    from pufferslice.releases.postgres import Database
 
 State = Literal["intended", "drawn", "published"]
 
@@ -26,20 +29,9 @@ VERSION: Final = 2
 
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
 
-_Result = TypeVar("_Result")
-
-_WAIT_SECONDS: Final = 30.0
-_TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL)",
-    """CREATE TABLE IF NOT EXISTS releases (
-    certificate TEXT PRIMARY KEY,
-    state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
-    release TEXT,
-    composition TEXT,
-    spent REAL,
-    total REAL
-)""",
-    "CREATE TABLE IF NOT EXISTS moved (target TEXT NOT NULL)",
+_INTEND: Final = (
+    "INSERT INTO releases (certificate, state, composition, spent, total) "
+    "VALUES (?, 'intended', ?, ?, ?)"
 )
 _AGAIN: Final = "Publish that same release again (the ledger keeps it)"
 _STATES: Final = {
@@ -52,8 +44,6 @@ _STATES: Final = {
 }
 """What each state means, and what to do about it."""
 
-NOT_YET: Final = "nothing was released"
-
 
 class Entry(NamedTuple):
     """One release in the ledger."""
@@ -62,62 +52,6 @@ class Entry(NamedTuple):
     state: State
     release: str | None
     """The release as JSON, from the state `drawn` on."""
-
-
-class Event(NamedTuple):
-    """One line of the audit trail that a database keeps."""
-
-    certificate: str
-    state: str
-    at: str
-    """By the clock of the server."""
-    role: str
-    address: str | None
-
-
-class Connection(Protocol):
-    """A database connection; parameters are written as `?`."""
-
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
-        """Run one statement and return its cursor."""
-        ...
-
-
-class Storage(Protocol):
-    """Where a ledger is kept."""
-
-    @property
-    def name(self) -> str:
-        """Where it is, for messages; never with a password."""
-        ...
-
-    @property
-    def order(self) -> str:
-        """The column by which entries are in the order of their intents."""
-        ...
-
-    def is_there(self) -> bool:
-        """Whether there is a ledger yet; looking makes none."""
-        ...
-
-    def read(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Look something up."""
-        ...
-
-    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
-        """Do `work` whole or not at all, as if alone, durable when this returns.
-
-        `work` may run more than once. `so_far` says in messages what had happened before.
-        """
-        ...
-
-    def trail(self) -> list[Event]:
-        """Who recorded what and when, oldest first."""
-        ...
-
-    def problems(self) -> list[str]:
-        """What is wrong with the storage itself."""
-        ...
 
 
 @final
@@ -138,13 +72,13 @@ class Ledger:
         self._location = location
 
     @cached_property
-    def _storage(self) -> Storage:
+    def _storage(self) -> "SqliteFile | Database":
         if isinstance(self._location, str) and self._location.startswith(URL_SCHEMES):
             # Not at the top: it needs an extra.
             from pufferslice.releases.postgres import Database  # noqa: PLC0415
 
             return Database(self._location)
-        return _File(Path(self._location))
+        return SqliteFile(Path(self._location))
 
     @property
     def name(self) -> str:
@@ -154,7 +88,7 @@ class Ledger:
     @property
     def path(self) -> Path | None:
         """The file of the ledger; a database has none."""
-        return self._storage.path if isinstance(self._storage, _File) else None
+        return self._storage.path if isinstance(self._storage, SqliteFile) else None
 
     def __repr__(self) -> str:
         return f"Ledger({self.name!r})"
@@ -197,11 +131,7 @@ class Ledger:
         def work(connection: Connection) -> None:
             self._check_scenario(connection, scenario)
             self._check_entries(connection, certificate, covered, budget)
-            connection.execute(
-                "INSERT INTO releases (certificate, state, composition, spent, total) "
-                "VALUES (?, 'intended', ?, ?, ?)",
-                (certificate, *(budget or (None, None, None))),
-            )
+            connection.execute(_INTEND, (certificate, *(budget or (None, None, None))))
 
         self._storage.change(work)
 
@@ -214,14 +144,9 @@ class Ledger:
         done = "the release is kept in it, and may have been handed out"
         self._advance(certificate, "drawn", "published", None, done)
 
-    def kept_release(self, certificate: str) -> str | None:
-        """The recorded release of a certificate, as JSON, if it got so far."""
-        return next((e.release for e in self.entries() if e.certificate == certificate), None)
-
-    def is_published(self, certificate: str) -> bool:
-        """Whether the release of a certificate is confirmed as handed out."""
-        states = {entry.certificate: entry.state for entry in self.entries()}
-        return states.get(certificate) == "published"
+    def entry(self, certificate: str) -> Entry | None:
+        """The release of a certificate, if there is one."""
+        return next((entry for entry in self.entries() if entry.certificate == certificate), None)
 
     def _advance(
         self, certificate: str, old: State, new: State, release: str | None, so_far: str
@@ -372,15 +297,10 @@ class Ledger:
             if head is not None:
                 target._check_scenario(connection, head[1])  # noqa: SLF001 - of this class
             for certificate, state, release, *budget in rows:
-                connection.execute(
-                    "INSERT INTO releases (certificate, state, composition, spent, total) "
-                    "VALUES (?, 'intended', ?, ?, ?)",
-                    (certificate, *budget),
-                )
+                connection.execute(_INTEND, (certificate, *budget))
                 # step by step, as a database that guards its states allows
-                for step in ("drawn", "published")[
-                    : ("intended", "drawn", "published").index(state)
-                ]:
+                states = get_args(State)
+                for step in states[1 : states.index(state) + 1]:
                     connection.execute(
                         "UPDATE releases SET state = ?, release = ? WHERE certificate = ?",
                         (step, release, certificate),
@@ -388,69 +308,3 @@ class Ledger:
 
         target._storage.change(fill, f"{self.name!r} is closed; copy again")  # noqa: SLF001 - of this class
         return len(rows)
-
-
-@final
-class _File:
-    """A SQLite file, made for its owner only."""
-
-    order: Final = "rowid"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def name(self) -> str:
-        return os.fspath(self.path)
-
-    def is_there(self) -> bool:
-        # A process that was killed in its first transaction leaves a file that opens as empty.
-        count = "SELECT COUNT(*) FROM sqlite_master"
-        return self.path.exists() and bool(
-            self.read(lambda connection: connection.execute(count).fetchone()[0])
-        )
-
-    def read(self, work: Callable[[Connection], _Result]) -> _Result:
-        with self._open(NOT_YET) as connection:
-            return work(connection)
-
-    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
-        with self._open(so_far) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                # With the first entry, so that a killed process leaves no partial ledger.
-                for table in _TABLES:
-                    connection.execute(table)
-                result = work(connection)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-            return result
-
-    def trail(self) -> list[Event]:
-        return []
-
-    def problems(self) -> list[str]:
-        found = self.read(
-            lambda connection: connection.execute("PRAGMA integrity_check").fetchall()
-        )
-        return [str(row[0]) for row in found if row[0] != "ok"]
-
-    @contextlib.contextmanager
-    def _open(self, so_far: str) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are durable."""
-        connection = None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            prepare_database(self.path, create=True)
-            connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
-            connection.execute("PRAGMA synchronous = FULL")
-            yield connection
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            reason = database_problem(self.path, error)
-            msg = f"ledger {self.name!r} cannot be used: {reason}; {so_far}"
-            raise LedgerError(msg) from error
-        finally:
-            if connection is not None:
-                connection.close()

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, final
 from urllib.parse import urlsplit, urlunsplit
 
 from pufferslice.errors import ArgumentError, LedgerError, MissingExtraError
-from pufferslice.releases.ledger import NOT_YET, Connection, Event
+from pufferslice.releases.storage import NOT_YET, Connection, Event
 
 try:
     import psycopg

@@ -120,9 +120,6 @@ class Release:
 
     def to_json(self) -> dict[str, Any]:
         """The release as JSON values."""
-        rows = zip(
-            self.names, self.values, self.noise_stds, self.intervals, self.grid_values, strict=True
-        )
         ends: list[dict[str, Any]] = [{}] * len(self.names)
         if self.moved_into is not None:
             # JSON has no infinity.
@@ -143,21 +140,19 @@ class Release:
             "clipping": self.clipping,
             "values": [
                 {
-                    "name": name,
-                    "value": float(value),
-                    "noise_std": float(std),
-                    "interval": [float(low), float(high)],
+                    "name": row["statistic"],
+                    "value": row["value"],
+                    "noise_std": row["noise_std"],
+                    "interval": [row["low"], row["high"]],
                     # As text: other readers of JSON round integers to floats.
                     "grid_value": str(integer),
                     **moved,
                 }
-                for (name, value, std, (low, high), integer), moved in zip(rows, ends, strict=True)
+                for row, integer, moved in zip(self._rows, self.grid_values, ends, strict=True)
             ],
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """The released values, their noise and intervals, one row per statistic."""
@@ -326,15 +321,15 @@ def release_again(
 ) -> Release:
     """Write the release that the ledger keeps for this certificate once more: the same numbers."""
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    document = book.kept_release(certificate.digest)
-    if document is None:
+    entry = book.entry(certificate.digest)
+    if entry is None or entry.release is None:
         msg = (
             f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
         )
         raise ReleaseError(msg)
     try:
-        released = Release.from_json(parsed_json(document))
+        released = Release.from_json(parsed_json(entry.release))
     except (ReleaseError, ValueError) as error:
         msg = (
             f"the release that ledger {book.name!r} keeps is damaged "
@@ -348,7 +343,8 @@ def release_again(
         )
         raise LedgerError(msg)
     _write(out, released, book)
-    if not book.is_published(certificate.digest):
+    entry = book.entry(certificate.digest)
+    if entry is None or entry.state != "published":
         book.record_published(certificate.digest)
     return released
 

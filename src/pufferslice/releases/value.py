@@ -43,14 +43,18 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     if not all(_is_support(scenario, prior) for prior in scenario.priors):
         # Some prior allows any value; a refusal would reveal something about the secret.
         return np.asarray(value)
-    atoms = [
+    atoms = _atoms(scenario, secret)
+    return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
+
+
+def _atoms(scenario: Scenario, secret: str | None) -> list[Floats]:
+    """What the query can be under a secret, or under any, by finite distributions."""
+    return [
         distribution.outputs
         for prior in scenario.priors
         for name, distribution in prior.distributions.items()
-        if name == secret or secret is None
-        if isinstance(distribution, FiniteDistribution)
+        if secret in {name, None} and isinstance(distribution, FiniteDistribution)
     ]
-    return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
 
 
 def _value_anyway(
@@ -213,12 +217,7 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
 
 def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
     """Without noise only a value that the distributions themselves have may be published."""
-    atoms = [
-        distribution.outputs
-        for prior in scenario.priors
-        for distribution in prior.distributions.values()
-        if isinstance(distribution, FiniteDistribution)
-    ]
+    atoms = _atoms(scenario, None)
     if not atoms or not (np.vstack(atoms) == np.array(value)).all(axis=1).any():
         msg = (
             "the distributions are equal, so the certificate adds no noise, but the rows have a "

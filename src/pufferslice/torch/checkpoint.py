@@ -4,9 +4,7 @@
 import hashlib
 import io
 import pickle
-import struct
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pufferslice._core.arrays import DAMAGED
 from pufferslice._core.files import canonical_json, check_archive, digest
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
@@ -23,20 +22,11 @@ FORMAT: Final = "pufferslice-checkpoint"
 VERSION: Final = 2
 
 _UNREADABLE: Final = (
+    *DAMAGED,
     ArithmeticError,
     AssertionError,
-    AttributeError,
-    EOFError,
     ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
     pickle.UnpicklingError,
-    struct.error,
-    zipfile.BadZipFile,
 )
 """Errors of torch on a file of another format or an incomplete file."""
 

@@ -8,19 +8,17 @@ clipping reduces the weights where that is needed.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
-from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.kernels import kernel, summing_kernel
-
-UNIT: Final = 2.0**-53
-"""Half the distance from 1 to the next float64."""
 
 _SMALL: Final = 2.0**-50
 _TINY: Final = 2.0**-900
@@ -37,7 +35,7 @@ def row_norms(rows: Tensor) -> Tensor:
     flat = rows.detach().reshape(len(rows), n_terms)
     if flat.dtype == torch.float32 and flat.device.type == "cpu":
         return torch.from_numpy(_row_norms(flat.numpy()))
-    margin = 1 + (n_terms + 8) * UNIT
+    margin = 1 + (n_terms + 8) * UNIT_ROUNDOFF
     if flat.dtype == torch.float64:
         # squares of float64 numbers can overflow or vanish
         sizes = flat.abs().amax(1) if n_terms else flat.new_zeros(len(flat))
@@ -111,7 +109,7 @@ def norm_of(row: Floats) -> float:
     for j in range(len(row)):
         value = np.float64(row[j])
         total += value * value
-    margin = 1 + (len(row) + 8) * UNIT
+    margin = 1 + (len(row) + 8) * UNIT_ROUNDOFF
     return math.sqrt(total * margin) * margin
 
 
@@ -147,28 +145,31 @@ class Weights:
         return self._rounded[dtype]
 
 
-class Contribution(Protocol):
+class Contribution(ABC):
     """One vector per example for one parameter, in the cheapest form."""
 
+    @abstractmethod
     def squared_norms(self) -> Tensor:
         """Upper bounds on the squared norms in float64, shape (n_examples,)."""
-        ...
 
     def rounding_radii(self) -> Tensor | None:
-        """Rounding radii where they may exceed the default ones, shape (n_examples,)."""
-        ...
+        """Rounding radii where they may exceed the default ones, shape (n_examples,).
 
+        The default is that of at most two products and one sum over the examples.
+        """
+        return None
+
+    @abstractmethod
     def weighted_sum(self, weights: Weights) -> Tensor:
         """The sum of the vectors times their weights, flat."""
-        ...
 
+    @abstractmethod
     def dense(self) -> Tensor:
         """All vectors, shape (n_examples, n_entries)."""
-        ...
 
+    @abstractmethod
     def masked(self, finite: Tensor) -> "Contribution":
         """The same with zero vectors where `finite` is false, because NaN times 0 is NaN."""
-        ...
 
 
 _SQUARES: Final = attrs.Factory(lambda self: squared_row_norms(self.vectors), takes_self=True)
@@ -178,7 +179,7 @@ _RIGHT_NORMS: Final = attrs.Factory(lambda self: row_norms(self.right), takes_se
 
 @final
 @attrs.frozen(eq=False)
-class Dense:
+class Dense(Contribution):
     """The vectors themselves, shape (n_examples, n_entries)."""
 
     vectors: Tensor
@@ -188,9 +189,6 @@ class Dense:
     def squared_norms(self) -> Tensor:
         """Sums of squares in float64."""
         return self.squares
-
-    def rounding_radii(self) -> None:
-        """The default: one product and one sum over the examples."""
 
     def weighted_sum(self, weights: Weights) -> Tensor:
         """One product of a row and a matrix."""
@@ -207,7 +205,7 @@ class Dense:
 
 @final
 @attrs.frozen(eq=False)
-class Outer:
+class Outer(Contribution):
     """Outer products of two vectors per example: `left` (n, out), `right` (n, in)."""
 
     left: Tensor
@@ -218,9 +216,6 @@ class Outer:
     def squared_norms(self) -> Tensor:
         """The norm of an outer product is the product of the norms."""
         return (self.left_norms * self.right_norms).square()
-
-    def rounding_radii(self) -> None:
-        """The default: two products and one sum over the examples."""
 
     def weighted_sum(self, weights: Weights) -> Tensor:
         """One matrix product over the examples; in float64 if the numbers are very large or small.
@@ -247,7 +242,7 @@ class Outer:
 
 @final
 @attrs.frozen(eq=False)
-class Tokens:
+class Tokens(Contribution):
     """Sums of outer products over tokens, `left` (n, tokens, out), `right` (n, tokens, in).
 
     The sums are not materialised: norms come from Gram products. Tokens may cancel, so everything
@@ -264,13 +259,13 @@ class Tokens:
         left, right = units(self.left, self.left_norms), units(self.right, self.right_norms)
         grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
         n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 16
-        shares = grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT
+        shares = grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT_ROUNDOFF
         return shares * (self.left_norms * self.right_norms).square()
 
     def rounding_radii(self) -> Tensor:
         """Those of one float64 sum over all tokens of all examples."""
         n_terms = self.left.shape[0] * self.left.shape[1] + 16
-        return n_terms * UNIT * self.left_norms * self.right_norms
+        return n_terms * UNIT_ROUNDOFF * self.left_norms * self.right_norms
 
     def weighted_sum(self, weights: Weights) -> Tensor:
         """One float64 matrix product over examples and tokens."""
@@ -291,7 +286,7 @@ class Tokens:
 
 @final
 @attrs.frozen(eq=False)
-class Rows:
+class Rows(Contribution):
     """Sparse gradients of a table: `vectors[j]` belongs to `rows[j]` of example `owners[j]`.
 
     A row occurs at most once for each example.
@@ -307,10 +302,7 @@ class Rows:
         """Sums over the rows of each example."""
         norms = torch.zeros(self.n_examples, dtype=torch.float64, device=self.vectors.device)
         norms.index_add_(0, self.owners, squared_row_norms(self.vectors))
-        return norms * (1 + (self.n_rows + 2) * UNIT)
-
-    def rounding_radii(self) -> None:
-        """The default: an entry is a sum over the examples."""
+        return norms * (1 + (self.n_rows + 2) * UNIT_ROUNDOFF)
 
     def weighted_sum(self, weights: Weights) -> Tensor:
         """Added row by row."""

@@ -164,30 +164,6 @@ def run_training(
     return TrainedRun(folder=folder, certificate=certificate, n_steps=n_steps, metrics=metrics)
 
 
-def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:
-    """Evaluate a finished run on three sets of records. The guarantee does not cover the results.
-
-    `members`: the training records, with the labels of their world. `others`: the same number of
-    images that were not trained on, if there are enough. `held_out`: the public test records.
-    """
-    data = run_data(request)
-    if not isinstance(data.train, ImageDataset):
-        msg = (
-            "dataset must be digits or a function that returns labelled images, whose other "
-            f"records are known; got {request.data.dataset!r}"
-        )
-        raise ArgumentError(msg)
-    model, loss = run_model(request, data), run_loss(request)
-    state = read_bytes(request.output.folder / MODEL, "model")
-    model.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-    parts = {"members": data.train, "held_out": data.held_out, "others": data.others}
-    return {
-        name: evaluate(model, loss, records)
-        for name, records in parts.items()
-        if records is not None
-    }
-
-
 @final
 class ImageDataset(Dataset[tuple[Tensor, int]]):
     """Stored images, scaled to numbers from -2 to 2 on access; the scale is a public constant."""

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a ledger of releases is kept: a SQLite file here, a schema of a database in `postgres`."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
+
+from pufferslice._core.files import database_problem, prepare_database
+from pufferslice.errors import LedgerError
+
+_Result = TypeVar("_Result")
+
+_WAIT_SECONDS: Final = 30.0
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS releases (
+    certificate TEXT PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
+    release TEXT,
+    composition TEXT,
+    spent REAL,
+    total REAL
+)""",
+    "CREATE TABLE IF NOT EXISTS moved (target TEXT NOT NULL)",
+)
+NOT_YET: Final = "nothing was released"
+
+
+class Event(NamedTuple):
+    """One line of the audit trail that a database keeps."""
+
+    certificate: str
+    state: str
+    at: str
+    """By the clock of the server."""
+    role: str
+    address: str | None
+
+
+class Connection(Protocol):
+    """A database connection; parameters are written as `?`."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
+        """Run one statement and return its cursor."""
+        ...
+
+
+@final
+class SqliteFile:
+    """A SQLite file, made for its owner only."""
+
+    order: Final = "rowid"
+    """The column by which entries are in the order of their intents."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """Where it is, for messages."""
+        return os.fspath(self.path)
+
+    def is_there(self) -> bool:
+        """Whether there is a ledger yet; looking makes none."""
+        # A process that was killed in its first transaction leaves a file that opens as empty.
+        count = "SELECT COUNT(*) FROM sqlite_master"
+        return self.path.exists() and bool(
+            self.read(lambda connection: connection.execute(count).fetchone()[0])
+        )
+
+    def read(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Look something up."""
+        with self._open(NOT_YET) as connection:
+            return work(connection)
+
+    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
+        """Do `work` whole or not at all, as if alone, durable when this returns.
+
+        `so_far` says in messages what had happened before.
+        """
+        with self._open(so_far) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                # With the first entry, so that a killed process leaves no partial ledger.
+                for table in _TABLES:
+                    connection.execute(table)
+                result = work(connection)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+    def trail(self) -> list[Event]:
+        """A file keeps none."""
+        return []
+
+    def problems(self) -> list[str]:
+        """What SQLite finds wrong with the file."""
+        found = self.read(
+            lambda connection: connection.execute("PRAGMA integrity_check").fetchall()
+        )
+        return [str(row[0]) for row in found if row[0] != "ok"]
+
+    @contextlib.contextmanager
+    def _open(self, so_far: str) -> Iterator[sqlite3.Connection]:
+        """A connection whose changes are durable."""
+        connection = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            prepare_database(self.path, create=True)
+            connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            reason = database_problem(self.path, error)
+            msg = f"ledger {self.name!r} cannot be used: {reason}; {so_far}"
+            raise LedgerError(msg) from error
+        finally:
+            if connection is not None:
+                connection.close()

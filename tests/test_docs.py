@@ -311,9 +311,10 @@ def test_pages_load_nothing_from_elsewhere(site):
 
 @pytest.mark.parametrize("page", ["index.html", "reference/scenario.html"])
 def test_search_works_from_a_folder(site, browser, page):
+    browser.set_window_size(1280, 800)  # a phone hides the field behind a sign
     browser.get((site / page).as_uri())
     field = browser.find_element("css selector", "[data-md-component='search-query']")
-    browser.execute_script("document.getElementById('__search').click()")
+    wait_until(field.is_displayed)
     field.send_keys("prevalence")
 
     def links():
@@ -322,6 +323,7 @@ def test_search_works_from_a_folder(site, browser, page):
 
     wait_until(lambda: (site / "templates.html").as_uri() in links())
     assert all(link.startswith(site.as_uri()) for link in links())
+    assert browser.find_elements("css selector", "iframe[srcdoc]")  # and not in a worker
 
 
 def wait_until(is_done, seconds=20):

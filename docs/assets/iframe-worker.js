@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Browsers start no worker from a folder. There the worker of the search runs in a hidden frame instead;
+// Not every browser starts a worker from a folder. There the worker of the search runs in a hidden frame instead;
 // it looks for the name IFrameWorker to know that.
 if (location.protocol === "file:") {
   window.IFrameWorker = window.Worker = class extends EventTarget {

@@ -314,7 +314,7 @@ class Scenario:
         history: object = None,
         name: str = "attribute",
         within: float | None = None,
-        source: Source = "public_model",
+        source: Source | None = None,
     ) -> "Scenario":
         """Hide a number that is jointly Gaussian with the released statistics.
 
@@ -322,6 +322,7 @@ class Scenario:
         or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
         earlier cases: a column `name`, and one for each statistic, by its name or its column. The
         secret is which of `values` it has. Pairs: all, or values that differ by at most `within`.
+        The `source` is a public model, or held-out data for a history, unless another is given.
         """
         from pufferslice.scenario.templates import attribute  # noqa: PLC0415 - it builds on this
 

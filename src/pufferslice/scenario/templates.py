@@ -211,8 +211,7 @@ def attribute(
     history: object = None,
     name: str = "attribute",
     within: float | None = None,
-    source: Source = "public_model",
-    origin: str | None = None,
+    source: Source | None = None,
 ) -> Scenario:
     """As `Scenario.from_attribute`."""
     if (mean is None) != (cov is None) or (mean is None) == (history is None):
@@ -220,6 +219,7 @@ def attribute(
         raise ArgumentError(msg)
     if history is None:
         joint = GaussianDistribution(mean=locked(mean), cov=locked(cov))
+        origin = f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter"
     else:
         frame = frame_of(history)
         labels = [
@@ -233,8 +233,8 @@ def attribute(
         origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
     if joint.dim != query.dim + 1:
         msg = (
-            f"mean and cov must have {query.dim + 1} coordinates, the attribute first and then "
-            f"those of the query; got {joint.dim}"
+            f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, the "
+            f"attribute first and then those of the query; got {joint.dim}"
         )
         raise ArgumentError(msg)
     numbers = {_number_name(value): float(value) for value in values}
@@ -245,11 +245,14 @@ def attribute(
         label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
     }
     pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
-    scenario = Scenario.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
-    return _told(
-        scenario,
-        origin or f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter",
+    scenario = Scenario.from_worlds(
+        worlds,
+        query=query,
+        pairs=pairs,
+        source=source or ("public_model" if history is None else "held_out"),
+        name=name,
     )
+    return _told(scenario, origin)
 
 
 def markov_chain(

@@ -14,14 +14,15 @@ from pufferslice.config import STARTERS
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("YOUR-DAY.csv").write_text("kwh,starts\n251,4.4\n")
+    Path("YOUR-PATIENT.csv").write_text("bmi,blood pressure\n28.4,101\n")
     Path("YOUR-STATES.csv").write_text("state\n" + "0\n1\n1\n0\n" * 12)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", STARTERS)
 def test_a_template_runs_to_a_release(here, ask, name):
-    rows = {"attribute": "--rows YOUR-DAY.csv", "markov": "--rows YOUR-STATES.csv"}.get(name, "")
+    files = {"attribute": "YOUR-PATIENT.csv", "markov": "YOUR-STATES.csv"}
+    rows = f"--rows {files[name]}" if name in files else ""
     assert ask(f"init . --template {name} --json").json == {"written": ["scenario.toml"]}
     assert STARTERS[name].released.strip() == rows
     certified = ask("calibrate scenario.toml --out c.json --json").json

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.datasets import load_diabetes
 
 from pufferslice import Scenario, certify_release
 from pufferslice.config import STARTERS
@@ -311,12 +312,20 @@ def test_a_bar_follows_the_worlds(folder, sections, pieces, reports):
 
 
 def test_the_starter_of_an_attribute_by_hand(tmp_path):
-    """One degree moves the means by cov / variance; the cost is 4 / 2 * r^2."""
+    """Fifty points move the means by cov / variance; the cost is 4 / 2 * r^2."""
     document = tomllib.loads(STARTERS["attribute"].text())
     request = request_of(document, tmp_path)
-    assert request.scenario.pairs == (("18", "19"), ("19", "20"), ("20", "21"))
+    assert request.scenario.pairs == (("100", "150"), ("150", "200"))
     held = certify_release(request.scenario, request.guarantee, shape="isotropic")
-    shift = np.array([95.0 / 100, 2.3]) / 3.5
-    spread = np.array([[0.29, 0.69], [0.69, 2.2]]) - 3.5 * np.outer(shift, shift)
-    total = spread + held.noise_std**2 * np.eye(2)
-    assert 4 / 2 * shift @ np.linalg.solve(total, shift) == pytest.approx(1.0, rel=1e-6)
+    slope = np.array([199.7 / 5, 470.8 / 10]) / 5943
+    spread = np.array([[19.52 / 25, 24.16 / 50], [24.16 / 50, 191.3 / 100]])
+    total = spread - 5943 * np.outer(slope, slope) + held.noise_std**2 * np.eye(2)
+    assert 4 / 2 * 50 * slope @ np.linalg.solve(total, 50 * slope) == pytest.approx(0.4, rel=1e-6)
+
+
+def test_the_starter_of_an_attribute_is_of_real_patients():
+    """Of scikit-learn's copy of the study, to the digits that are written."""
+    study = load_diabetes(as_frame=True, scaled=False).frame[["target", "bmi", "bp"]].to_numpy()
+    section = STARTERS["attribute"].document["attribute"]
+    np.testing.assert_allclose(section["mean"], study.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(section["cov"], np.cov(study.T), rtol=1e-3)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test may ask for: seeds, the folder of real data, and skips that count in CI."""
+"""What every test may ask for: seeds, real data, a browser, and skips that count in CI."""
 
 import os
+import shutil
 from pathlib import Path
 
 import hypothesis
@@ -10,6 +11,17 @@ import pytest
 from tests.met_messages import Recorder
 
 FIXED_SEED = 20_260_101
+DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium")
+QUIET = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.register_profile(
@@ -45,6 +57,25 @@ def pytest_make_collect_report(collector):
 def repository():
     """The folder of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """Debian's Chromium, headless, alone in its own profile; nothing is fetched for it."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if DRIVER is None or CHROMIUM is None:
+        pytest.skip("there is no Chromium: install Debian's chromium and chromium-driver")
+    options = selenium.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = selenium.ChromeService(executable_path=DRIVER)
+    driver = selenium.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -306,6 +307,30 @@ def test_pages_load_nothing_from_elsewhere(site):
     loaded = {page.name: LOADED.findall(page.read_text()) for page in pages}
     assert not {page: tags for page, tags in loaded.items() if tags}
     assert LOADED.search('<script src="https://example.org/x.js"></script>')
+
+
+@pytest.mark.parametrize("page", ["index.html", "reference/scenario.html"])
+def test_search_works_from_a_folder(site, browser, page):
+    browser.set_window_size(1280, 800)  # a phone hides the field behind a sign
+    browser.get((site / page).as_uri())
+    field = browser.find_element("css selector", "[data-md-component='search-query']")
+    wait_until(field.is_displayed)
+    field.send_keys("prevalence")
+
+    def links():
+        found = browser.find_elements("css selector", ".md-search-result__link")
+        return [link.get_attribute("href").partition("?")[0] for link in found]
+
+    wait_until(lambda: (site / "templates.html").as_uri() in links())
+    assert all(link.startswith(site.as_uri()) for link in links())
+    assert browser.find_elements("css selector", "iframe[srcdoc]")  # and not in a worker
+
+
+def wait_until(is_done, seconds=20):
+    end = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.1)
 
 
 def test_at_most_twenty_entries_of_the_navigation_are_on_the_screen():

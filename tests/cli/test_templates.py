@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From `init --template` to a release, for every template."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,15 @@ from pufferslice.config import STARTERS
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("YOUR-DAY.csv").write_text("kwh,starts\n251,4.4\n")
+    Path("YOUR-PATIENT.csv").write_text("bmi,blood pressure\n28.4,101\n")
     Path("YOUR-STATES.csv").write_text("state\n" + "0\n1\n1\n0\n" * 12)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", STARTERS)
 def test_a_template_runs_to_a_release(here, ask, name):
-    rows = {"attribute": "--rows YOUR-DAY.csv", "markov": "--rows YOUR-STATES.csv"}.get(name, "")
+    files = {"attribute": "YOUR-PATIENT.csv", "markov": "YOUR-STATES.csv"}
+    rows = f"--rows {files[name]}" if name in files else ""
     assert ask(f"init . --template {name} --json").json == {"written": ["scenario.toml"]}
     assert STARTERS[name].released.strip() == rows
     certified = ask("calibrate scenario.toml --out c.json --json").json
@@ -50,6 +53,23 @@ def test_mechanisms_are_compared_without_a_profile(here, ask):
     noise = {row["mechanism"]: row["noise_std"] for row in rows}
     assert noise["unsliced, fitted shape"] < noise["unsliced, couplings"]
     assert "joint, tight, exact" in noise
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("screen", "is_shown"), [(Terminal(), True), (io.StringIO(), False)])
+def test_draws_are_followed_on_a_terminal(here, ask, monkeypatch, screen, is_shown):
+    ask("init . --template prevalence")
+    keys = ("prior=\"'draws'\"", "n_draws=9", "seed=1")
+    drawn = " ".join(f"--set prevalence.{key}" for key in keys)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert ask(f"calibrate scenario.toml {drawn} --set calibration.effort=\"'quick'\"").code == 0
+    assert ("tables/s" in screen.getvalue()) == is_shown
 
 
 def test_wrong_use(here, ask):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates in scenario files: as the constructors, and pairs of secrets that are numbers."""
 
+import contextlib
+import math
 import re
 import tomllib
 
@@ -8,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.datasets import load_diabetes
 
 from pufferslice import Scenario, certify_release
 from pufferslice.config import STARTERS
 from pufferslice.config.scenario import request_of
-from pufferslice.errors import ArgumentError
-from pufferslice.queries import above, equals, summary
+from pufferslice.errors import ArgumentError, PuffersliceError
+from pufferslice.queries import above, equals, group_by, intervals, summary
+from pufferslice.scenario import gaussian_process
 
 RNG = np.random.default_rng(2)
 TABLE = pa.table(
@@ -28,6 +32,8 @@ WORLDS = {"distribution": "worlds", "mean": ["age"]}
 COUNT = {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]}
 ILL = {"property": {"column": "ill", "equals": "yes"}, "shares": [0.3, 0.4, 0.6]}
 JOINT = {"values": [1.0, 2.0, 4.0], "mean": [0.0, 1.0], "cov": [[4.0, 1.0], [1.0, 2.0]]}
+EARLIER = pa.table({"dose": [1.0, 3.0, 2.0, 2.5], "age": [30.0, 50.0, 41.0, 44.0]})
+PROCESS = {"kernel": "exponential", "variance": 4.0, "length_scale": 3.0, "times": [20, 14]}
 SIZES = {"sizes": [90, 100, 120]}
 CHAIN = [[0.9, 0.1], [0.2, 0.8]]
 
@@ -35,7 +41,18 @@ CHAIN = [[0.9, 0.1], [0.2, 0.8]]
 @pytest.fixture
 def folder(tmp_path):
     pq.write_table(TABLE, tmp_path / "people.parquet")
+    pq.write_table(EARLIER, tmp_path / "earlier.parquet")
     return tmp_path
+
+
+def hidden(**changes):
+    """The section of a process with some keys changed."""
+    return {"attribute": {"values": [1, 2], "process": PROCESS | changes}}
+
+
+def moments(kernel):
+    mean, cov = gaussian_process(kernel, PROCESS["times"])
+    return {"mean": mean, "cov": cov}
 
 
 def asked(folder, query=WORLDS, **sections):
@@ -88,6 +105,27 @@ MEAN, ONES = summary(mean=["age"]), summary(count={"state": 1})
             lambda: Scenario.from_attribute(query=MEAN, name="dose", **JOINT),
         ),
         (
+            {"attribute": {"values": [1.0, 2.0], "name": "dose", "history": "earlier.parquet"}},
+            lambda: Scenario.from_attribute(
+                query=MEAN, name="dose", values=[1.0, 2.0], history=EARLIER
+            ),
+        ),
+        (
+            {
+                "attribute": {
+                    "values": [1.0, 2.0],
+                    "process": PROCESS | {"kernel": "squared-exponential"},
+                },
+                "prior": {"source": "held-out"},
+            },
+            lambda: Scenario.from_attribute(
+                query=MEAN,
+                values=[1.0, 2.0],
+                **moments(lambda s, t: 4 * math.exp(-(((s - t) / 3) ** 2) / 2)),
+                source="held_out",
+            ),
+        ),
+        (
             {"markov": {"transition": CHAIN, "length": 4}, "query": COUNT},
             lambda: Scenario.from_markov_chain(CHAIN, length=4, positions=range(4), query=ONES),
         ),
@@ -112,6 +150,22 @@ MEAN, ONES = summary(mean=["age"]), summary(count={"state": 1})
             ),
         ),
         (
+            {
+                "markov": STEPS
+                | {"positions": [0, [1, 2]], "windows": [[0, 2], [2, 4]], "n_draws": 9, "seed": 3},
+                "query": COUNT | {"by": [{"column": "hour", "edges": [0, 2, 4]}]},
+            },
+            lambda: Scenario.from_markov_chain(
+                CHAIN,
+                length=4,
+                positions=[0, (1, 2)],
+                windows=[(0, 2), (2, 4)],
+                n_draws=9,
+                seed=3,
+                query=group_by({"hour": intervals([0, 2, 4])}, count={"state": 1}),
+            ),
+        ),
+        (
             {"volume": SIZES},
             lambda: Scenario.from_volume(TABLE, **SIZES, query=MEAN),
         ),
@@ -123,6 +177,37 @@ def test_a_section_is_its_constructor(folder, sections, direct):
     assert request.is_of_one_table == bool(sections.keys() & {"prevalence", "volume"})
     if request.is_of_one_table:
         assert len(request.chosen_rows()) == 100
+
+
+def declared(request):
+    (prior,) = request.scenario.priors
+    return {
+        secret: (world.mean.tolist(), world.cov.tolist())
+        for secret, world in prior.declared.items()
+    }
+
+
+def test_a_history_by_hand(folder):
+    """Means 2.125 and 41.25, sums of products 2.1875, 21.375 and 210.75 over 3."""
+    request = asked(
+        folder, attribute={"values": [1, 2], "name": "dose", "history": "earlier.parquet"}
+    )
+    slope = 21.375 / 2.1875
+    for value, (mean, cov) in zip([1, 2], declared(request).values(), strict=True):
+        assert mean == pytest.approx([41.25 + slope * (value - 2.125)])
+        assert cov == [pytest.approx([(210.75 - slope * 21.375) / 3])]
+    assert request.scenario.priors[0].source == "held_out"
+
+
+@pytest.mark.parametrize(("kernel", "correlation"), [
+    ("exponential", math.exp(-2)), ("squared-exponential", math.exp(-2))
+])  # fmt: skip
+def test_a_process_by_hand(folder, kernel, correlation):
+    """Six hours are two length scales: exp(-2) by both kernels."""
+    process = PROCESS | {"kernel": kernel, "mean": 5.0}
+    worlds = declared(asked(folder, attribute={"values": [3, 5], "process": process}))
+    assert worlds["3"][0] == pytest.approx([5 - 2 * correlation])
+    assert worlds["5"] == ([pytest.approx(5)], [[pytest.approx(4 * (1 - correlation**2))]])
 
 
 @pytest.mark.parametrize(
@@ -176,8 +261,23 @@ def test_pairs_of_numbers_in_a_column(folder):
         ({"prevalence": ILL | {"seed": 3}}, "seed goes with prior='draws'"),
         ({"prevalence": ILL, "data": {}}, "[data]: needs either path or dataset"),
         ({"attribute": JOINT | {"cov": [[1.0]]}}, "cov"),
+        ({"attribute": {"values": [1, 2]}}, "[attribute]: needs mean and cov, or history, or"),
+        ({"attribute": {"values": [1, 2], "mean": [0.0, 1.0]}}, "[attribute]: needs mean and cov"),
+        ({"attribute": JOINT | {"history": "earlier.parquet"}}, "[attribute]: needs mean and cov"),
+        ({"attribute": JOINT | {"process": PROCESS}}, "[attribute]: needs mean and cov"),
+        ({"attribute": {"values": [1, 2], "history": "absent.csv"}}, "absent.csv"),
+        ({"attribute": {"values": [1, 2], "history": "earlier.parquet"}}, "no column 'attribute'"),
+        (hidden(kernel="linear"), "[attribute] process.kernel: must be 'exponential'"),
+        (hidden(variance=0.0), "variance must be"),
+        (hidden(length_scale=-1.0), "length_scale must be"),
+        (hidden(times=[20]), "times of a process) must have 2 coordinates"),
+        ({"attribute": {"values": [1, 2], "process": {"kernel": "exponential"}}},
+         "[attribute] process.variance: is required"),
         ({"markov": STEPS | {"transition": 3}}, "[markov] transition: must be a square matrix"),
         ({"markov": STEPS | {"positions": "some"}}, "[markov] positions: must be 'all'"),
+        ({"markov": STEPS | {"positions": [[1, 2, 3]]}}, "[markov] positions"),
+        ({"markov": STEPS | {"windows": [[1]]}}, "[markov] windows"),
+        ({"markov": STEPS | {"seed": 3}, "query": COUNT}, "n_draws and seed go together"),
         ({"markov": STEPS | {"start": "here"}}, "[markov] start: must be 'stationary'"),
         ({"volume": {"sizes": [90.5, 100]}}, "[volume] sizes[0]: must be an integer"),
         ({"volume": SIZES, "secret": {"pairs": {}}}, "give exactly one of"),
@@ -185,17 +285,47 @@ def test_pairs_of_numbers_in_a_column(folder):
     ],
 )  # fmt: skip
 def test_wrong_sections(folder, sections, words):
-    with pytest.raises(ArgumentError, match=re.escape(words)):
+    with pytest.raises(PuffersliceError, match=re.escape(words)):
         asked(folder, **sections)
 
 
+@pytest.mark.parametrize(
+    ("sections", "pieces", "reports"),
+    [
+        ({"prevalence": ILL | {"prior": "draws", "n_draws": 2, "seed": 1}}, "tables",
+         [(done, 6) for done in range(1, 7)]),
+        ({"markov": STEPS, "query": COUNT}, "times", [(done, 4) for done in range(1, 5)]),
+        ({"attribute": JOINT}, "worlds", []),
+    ],
+)  # fmt: skip
+def test_a_bar_follows_the_worlds(folder, sections, pieces, reports):
+    seen = []
+
+    @contextlib.contextmanager
+    def bar(what):
+        seen.append(what)
+        yield lambda *report: seen.append(report)
+
+    document = {"query": WORLDS, "guarantee": CLAIM, "data": {"path": "people.parquet"}}
+    request_of(document | sections, folder, bar=bar)
+    assert seen == [pieces, *reports]
+
+
 def test_the_starter_of_an_attribute_by_hand(tmp_path):
-    """One degree moves the means by cov / variance; the cost is 4 / 2 * r^2."""
+    """Fifty points move the means by cov / variance; the cost is 4 / 2 * r^2."""
     document = tomllib.loads(STARTERS["attribute"].text())
     request = request_of(document, tmp_path)
-    assert request.scenario.pairs == (("18", "19"), ("19", "20"), ("20", "21"))
+    assert request.scenario.pairs == (("100", "150"), ("150", "200"))
     held = certify_release(request.scenario, request.guarantee, shape="isotropic")
-    shift = np.array([95.0 / 100, 2.3]) / 3.5
-    spread = np.array([[0.29, 0.69], [0.69, 2.2]]) - 3.5 * np.outer(shift, shift)
-    total = spread + held.noise_std**2 * np.eye(2)
-    assert 4 / 2 * shift @ np.linalg.solve(total, shift) == pytest.approx(1.0, rel=1e-6)
+    slope = np.array([199.7 / 5, 470.8 / 10]) / 5943
+    spread = np.array([[19.52 / 25, 24.16 / 50], [24.16 / 50, 191.3 / 100]])
+    total = spread - 5943 * np.outer(slope, slope) + held.noise_std**2 * np.eye(2)
+    assert 4 / 2 * 50 * slope @ np.linalg.solve(total, 50 * slope) == pytest.approx(0.4, rel=1e-6)
+
+
+def test_the_starter_of_an_attribute_is_of_real_patients():
+    """Of scikit-learn's copy of the study, to the digits that are written."""
+    study = load_diabetes(as_frame=True, scaled=False).frame[["target", "bmi", "bp"]].to_numpy()
+    section = STARTERS["attribute"].document["attribute"]
+    np.testing.assert_allclose(section["mean"], study.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(section["cov"], np.cov(study.T), rtol=1e-3)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S106 - a secret is a column here
-"""A folder with every kind of file that a report takes, and a browser to look at pages."""
+"""A folder with every kind of file that a report takes."""
 
 import json
 import shutil
@@ -22,17 +22,6 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
-DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium")
-QUIET = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--hide-scrollbars",
-)
 
 
 def made_table(column="pay", groups=("north", "south", "west")):
@@ -157,22 +146,3 @@ def files(folder, names):
 def case(made, tmp_path):
     """A copy of the folder, to be spoilt."""
     return shutil.copytree(made, tmp_path / "case")
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory):
-    """Debian's Chromium, headless, alone in its own profile; nothing is fetched for it."""
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if DRIVER is None or CHROMIUM is None:
-        pytest.skip("there is no Chromium: install Debian's chromium and chromium-driver")
-    options = selenium.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = selenium.ChromeService(executable_path=DRIVER)
-    driver = selenium.Chrome(options=options, service=service)
-    try:
-        yield driver
-    finally:
-        driver.quit()

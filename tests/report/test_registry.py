@@ -11,7 +11,13 @@ from pufferslice.calibration.guarantee import Guarantee, percent_at_most
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release
 from pufferslice.errors import ArgumentError
-from pufferslice.report.registry import DeploymentFacts, registry_record, registry_yaml
+from pufferslice.report import registry
+from pufferslice.report.registry import (
+    CURATOR_TYPES,
+    DeploymentFacts,
+    registry_record,
+    registry_yaml,
+)
 
 FACTS = DeploymentFacts(
     name="Staff pay 2026: means",
@@ -37,18 +43,26 @@ def one_of(*values):
     return {"type": "string", "enum": list(values)}
 
 
-TEXT = {"type": "string"}
-CURATOR = closed(
-    ("data_curator_name", "data_curator_type"),
-    data_curator_name=TEXT,
-    data_curator_type=one_of("Government", "Industry", "Nonprofit"),
-)
+ANYTHING, TEXT, NUMBER = {}, {"type": "string"}, {"type": "number"}
+CURATOR = {
+    "type": "object",
+    "required": ["data_curator_name", "data_curator_type"],
+    "properties": {
+        "data_curator_name": TEXT,
+        "data_curator_type": one_of("Government", "Industry", "Nonprofit"),
+    },
+}
 BASIC = ("name", "data_curators", "description", "intended_use", "data_product_type",
          "data_product_region", "publication_date")  # fmt: skip
+PRODUCTS = ("Summary statistics", "Machine learning model", "Dataset", "Synthetic data",
+            "Interactive API", "SQL queries")  # fmt: skip
+SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
 STATUSES = ("Converted", "Draft", "Pending", "Changes Required", "Approved",
             "Approved (Update Requested)", "Approved (Pending)")  # fmt: skip
-NUMBER_OR_TEXT = {"type": ["number", "string"]}
-# The fields that we write, as the registry's own schema has them.
+# What schemas/deployments-schema.yaml of https://github.com/opendp/deployments-registry-data asks
+# for at commit 057e5d81cf60150dd3307e0cf4504b957802fb3b: every field with its type, its choices and
+# whether it is required. That repository states no licence, so its file is not copied: its
+# descriptions, and the bibliography below evidence_sources, which we do not write, are left out.
 SCHEMA = closed(
     ("url_slug", "deployment"),
     url_slug=TEXT,
@@ -60,34 +74,51 @@ SCHEMA = closed(
             data_curators={"type": "array", "items": CURATOR, "minItems": 1},
             description=TEXT,
             intended_use=TEXT,
-            data_product_type=one_of("Summary statistics", "Machine learning model"),
+            data_product_type=one_of(*PRODUCTS),
             data_product_region=TEXT,
-            data_product_sector=one_of(
-                "Technology", "Healthcare", "Education", "Government", "Energy", "Finance"
-            ),
+            data_product_sector=one_of(*SECTORS),
             publication_date={"type": "string", "format": "date"},
         ),
         dp_variant=closed(
             variant_name=one_of(
                 "Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"
-            )
+            ),
+            data_domain=TEXT,
+            unprotected_quantities=TEXT,
         ),
         privacy_loss=closed(
             privacy_unit=TEXT,
             privacy_unit_details=TEXT,
-            privacy_parameters=closed(epsilon={"type": "number"}, delta=NUMBER_OR_TEXT),
-            privacy_parameters_details={},
+            number_of_privacy_units={"type": "integer"},
+            privacy_parameters=closed(
+                epsilon=NUMBER, delta={"type": ["number", "string"]}, rho=NUMBER
+            ),
+            privacy_parameters_details=ANYTHING,
         ),
         deployment_model=closed(
             model_name=one_of("Local", "Central", "Shuffle", "Federated", "Varies"),
+            model_name_details=TEXT,
             trust_assumptions=TEXT,
+            actors=ANYTHING,
             release_type=one_of("One release", "Many releases"),
+            release_type_details=TEXT,
             data_source_type=one_of("Static", "Dynamic"),
+            data_source_type_details=TEXT,
             access_type=one_of("Interactive", "Non-interactive"),
+            access_type_details=TEXT,
         ),
-        implementation=closed(mechanisms=TEXT),
+        implementation=closed(
+            preprocessing_and_hyperparameter_tuning=TEXT,
+            mechanisms=TEXT,
+            composition=TEXT,
+            post_processing=TEXT,
+            justification=TEXT,
+            utility=ANYTHING,
+            additional_information=ANYTHING,
+        ),
         administrative=closed(
             ("status", "registry_authors", "tier"),
+            evidence_sources={"type": "object"},
             status=one_of(*STATUSES),
             registry_authors={"type": "array", "items": TEXT, "minItems": 1},
             tier={"type": "integer", "enum": [1, 2, 3]},
@@ -110,7 +141,18 @@ def test_a_record_keeps_to_the_schema(whole, certificate, trained, sector):
         jsonschema.validate(record, SCHEMA, jsonschema.Draft7Validator, format_checker=checker)
         assert yaml.safe_load(registry_yaml(held, facts)) == record
         assert record["deployment"]["dp_variant"] == {"variant_name": "Custom"}
-        assert record["url_slug"] == "staff_pay_2026_means"
+        assert record["url_slug"] == "staff-pay-2026-means-office-a-2026"
+
+
+def test_choices_are_those_of_the_schema():
+    assert tuple(CURATOR["properties"]["data_curator_type"]["enum"]) == CURATOR_TYPES
+    assert registry.SECTORS == SECTORS
+
+
+def test_a_custom_variant_says_what_is_compared(whole, trained):
+    for held, words in ((whole, "under each declared prior"), (trained, "in the two worlds")):
+        loss = registry_record(held, FACTS)["deployment"]["privacy_loss"]
+        assert words in loss["privacy_unit_details"]
 
 
 def test_the_parameters_are_those_of_what_is_released(whole):
@@ -126,7 +168,9 @@ def test_the_parameters_are_those_of_what_is_released(whole):
 
 def test_without_a_reading_of_the_whole_output_no_parameter_is_stated(scenario):
     held = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0), deltas=())
-    assert "privacy_parameters" not in registry_record(held, FACTS)["deployment"]["privacy_loss"]
+    deployment = registry_record(held, FACTS)["deployment"]
+    assert "privacy_parameters" not in deployment["privacy_loss"]
+    assert deployment["administrative"]["tier"] == 1
 
 
 def test_evidence_changes_nothing(whole):

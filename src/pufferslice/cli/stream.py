@@ -75,9 +75,10 @@ def streamed_request(
             )
 
     if isinstance(scenario, Path):
-        request = read_request(scenario, scan, spill, overrides=overrides)
+        request = read_request(scenario, scan, spill, progress_bar, overrides=overrides)
     else:
-        request = request_of(overridden(scenario, overrides or []), Path(), scan, spill)
+        document = overridden(scenario, overrides or [])
+        request = request_of(document, Path(), scan, spill, progress_bar)
     if "scan" not in passes and (workers, scheduler, checkpoint) != (None, None, None):
         msg = (
             "--workers, --scheduler and --checkpoint are for streamed data; stream with --bins, or "

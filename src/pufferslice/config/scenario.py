@@ -5,6 +5,7 @@ Flags of the command line build the same document, so both are checked by this m
 """
 
 import contextlib
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,11 @@ import pyarrow as pa
 from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from pufferslice import data, queries
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_above
 from pufferslice._core.files import read_bytes
 from pufferslice._core.text import given, listed
+from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import RULES, Method
 from pufferslice.calibration.fit import SHAPES
 from pufferslice.calibration.guarantee import RELEASE_NOTIONS, Claim, claim_of
@@ -49,10 +53,10 @@ from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
 from pufferslice.scenario.histograms import BinnedDistribution, Histograms, Strata
-from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, plugin_distribution
+from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source, plugin_distribution
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
-from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, ordered_pairs
+from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, gaussian_process, ordered_pairs
 from pufferslice.sensitivity import RowScan, scan_files, spill_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
@@ -497,25 +501,41 @@ class Gaussian(Table):
         return GaussianMixture.weighted(parts, [part.weight for part in self.components])
 
 
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class TemplateInputs:
+    """What the worlds of a section are made from beside its own keys."""
+
+    table: pa.Table | None
+    """That of [data], if the section reads it."""
+    source: Source | None
+    read: Callable[[str], pa.Table]
+    """Reads a file that the section names."""
+    progress: Progress
+
+
 class WorldsTemplate(Table):
     """A section that declares the worlds of distribution `worlds` by a few numbers."""
 
     reads_table: ClassVar[bool] = False
     """Whether the worlds are made from the table of [data]."""
+    pieces: ClassVar[str] = "worlds"
+    """What progress counts."""
 
     def numbers(self) -> Sequence[float]:
         """The secrets as numbers, in their order; empty if they are none."""
         return ()
 
     @abstractmethod
-    def scenario(self, query: Query, table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
-        """The scenario, from the table if it is read."""
+    def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
+        """The scenario."""
 
 
 class PrevalenceSection(WorldsTemplate):
     """For distribution `worlds`: hide how common something is among the rows of [data]."""
 
     reads_table: ClassVar[bool] = True
+    pieces: ClassVar[str] = "tables"
     property: ConditionTable = key(example={"column": "sex", "equals": "Female"})
     """What some rows have: a condition as in `rate`."""
     shares: Numbers = key(example=[0.3, 0.325, 0.35])
@@ -536,18 +556,46 @@ class PrevalenceSection(WorldsTemplate):
         """The shares."""
         return self.shares
 
-    def scenario(self, query: Query, table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+    def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """As `Scenario.from_prevalence`."""
         column, condition = self.property.condition()
         options = self.given(("shares", "n_rows", "design", "prior", "n_draws", "seed"))
         return Scenario.from_prevalence(
-            table,
+            inputs.table,
             column=column,
             value=condition,
             query=query,
-            source=source or "released_data",
+            source=inputs.source or "released_data",
+            progress=inputs.progress,
             **options,
         )
+
+
+_KERNELS: Final[Mapping[str, Callable[[float], float]]] = {
+    "exponential": lambda gap: math.exp(-gap),
+    "squared_exponential": lambda gap: math.exp(-(gap**2) / 2),
+}
+"""Correlations of a Gaussian process at two times, by their distance in length scales."""
+
+
+class ProcessTable(Table):
+    """A Gaussian process at some times; the first is that of the hidden number."""
+
+    kernel: Annotated[str, Word(*_KERNELS)]
+    variance: float
+    length_scale: float
+    times: Numbers
+    mean: float = 0.0
+
+    def moments(self) -> tuple[Floats, Floats]:
+        """Mean and covariance at the times."""
+        check_above(0, variance=self.variance, length_scale=self.length_scale)
+        correlation = _KERNELS[self.kernel]
+
+        def covariance(first: float, second: float) -> float:
+            return self.variance * correlation(abs(first - second) / self.length_scale)
+
+        return gaussian_process(covariance, self.times, mean=self.mean)
 
 
 class AttributeSection(WorldsTemplate):
@@ -557,23 +605,57 @@ class AttributeSection(WorldsTemplate):
     """What the number is."""
     values: Numbers = key(example=[18.0, 19.0, 20.0, 21.0])
     """Which values it can have."""
-    mean: Numbers = key(example=[20.0, 260.0, 5.5])
+    mean: Numbers | None = key(None, example=[20.0, 260.0, 5.5])
     """Means of the number, first, and of the statistics."""
-    cov: Matrix = key(example=[[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]])
+    cov: Matrix | None = key(
+        None, example=[[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]]
+    )
     """Their covariance."""
+    history: Text | None = key(None, example="earlier-days.csv")
+    """Instead of `mean` and `cov`: a table of earlier cases that has them, with a column for the
+    number, named as `name`, and one for each statistic, named as it or as its column."""
+    process: ProcessTable | None = key(
+        None,
+        example={
+            "kernel": "exponential",
+            "variance": 4,
+            "length_scale": 3,
+            "times": [20, 8, 14, 22],
+        },
+    )
+    """Or a Gaussian process: the number is its value at the first of `times`, the statistics those
+    at the others. `kernel` is `exponential` or `squared-exponential`; `mean` is 0 if left out."""
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        forms = self.model_fields_set - {"name", "values"}
+        if forms not in ({"mean", "cov"}, {"history"}, {"process"}):
+            msg = "needs mean and cov, or history, or process"
+            raise ValueError(msg)
+        return self
 
     def numbers(self) -> Sequence[float]:
         """The values."""
         return self.values
 
-    def scenario(self, query: Query, _table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+    def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """As `Scenario.from_attribute`."""
-        return Scenario.from_attribute(query=query, source=source or "public_model", **self.given())
+        options = self.given(("name", "values", "mean", "cov"))
+        if self.history is not None:
+            options["history"] = inputs.read(self.history)
+        if self.process is not None:
+            options["mean"], options["cov"] = self.process.moments()
+        return Scenario.from_attribute(query=query, source=inputs.source, **options)
+
+
+_Times = Annotated[tuple[int, int], Field(strict=False)]
+"""Two times of a chain."""
 
 
 class MarkovSection(WorldsTemplate):
     """For distribution `worlds`: hide the state of a Markov chain at some times."""
 
+    pieces: ClassVar[str] = "times"
     transition: Annotated[
         Matrix | dict[str, Matrix],
         either("a square matrix of probabilities, or one for each name"),
@@ -583,25 +665,39 @@ class MarkovSection(WorldsTemplate):
     length: int = key(example=48)
     """Number of times."""
     positions: Annotated[
-        Literal["all"] | Annotated[tuple[int, ...], Field(strict=False)],
-        either("'all' or a list of integers"),
-    ] = key("all", example="all")
-    """The times, from 0, whose states are protected: `all` (default) or a list."""
+        Literal["all"] | Annotated[tuple[int | _Times, ...], Field(strict=False)],
+        either("'all' or a list of integers and of [first, last]"),
+    ] = key("all", example="all", others=[[[18, 20]]])
+    """The times, from 0, whose states are protected: `all` (default) or a list; `[first, last]` is
+    an interval, through all of which the chain has one state."""
     start: Annotated[
         Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
     ] = key("stationary", example="stationary")
     """Distribution of the first state: `stationary` (default) or its probabilities."""
     counted: Annotated[tuple[int, ...] | None, Field(strict=False)] = key(None, example=[1])
     """States that the query counts, in its order; left out, all but state 0."""
+    windows: Annotated[tuple[_Times, ...] | None, Field(strict=False)] = key(
+        None, example=[[0, 24], [24, 48]]
+    )
+    """Parts of the time, as `[first, stop]`, whose counts the query has one after the other; left
+    out, all of it."""
+    n_draws: int | None = key(None, example=1000)
+    """Where there are too many counts for their exact distribution: draws per secret, which are
+    then the prior."""
+    seed: int | None = key(None, example=7)
+    """Of `n_draws`: the public seed."""
 
-    def scenario(self, query: Query, _table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+    def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """As `Scenario.from_markov_chain`."""
         positions = range(self.length) if self.positions == "all" else self.positions
         return Scenario.from_markov_chain(
             query=query,
             positions=positions,
-            source=source or "public_model",
-            **self.given(("transition", "length", "start", "counted")),
+            source=inputs.source or "public_model",
+            progress=inputs.progress,
+            **self.given(
+                ("transition", "length", "start", "counted", "windows", "n_draws", "seed")
+            ),
         )
 
 
@@ -616,10 +712,14 @@ class VolumeSection(WorldsTemplate):
         """The sizes."""
         return self.sizes
 
-    def scenario(self, query: Query, table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+    def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """As `Scenario.from_volume`."""
         return Scenario.from_volume(
-            table, sizes=self.sizes, query=query, source=source or "released_data"
+            inputs.table,
+            sizes=self.sizes,
+            query=query,
+            source=inputs.source or "released_data",
+            progress=inputs.progress,
         )
 
 
@@ -900,11 +1000,20 @@ Scan = Callable[[Path, RowScan], Histograms]
 Spill = Callable[[Path, RowScan, Histograms], Mapping[str, Strata]]
 """Keeps the rows of files that were counted; where does not change the result."""
 
+Bar = Callable[[str], contextlib.AbstractContextManager[Progress]]
+"""Follows pieces of work, whose name it is given."""
+
+
+def no_bar(_pieces: str) -> contextlib.AbstractContextManager[Progress]:
+    """Follows nothing."""
+    return contextlib.nullcontext(silent)
+
 
 def read_request(
     path: str | os.PathLike[str],
     scan: Scan = scan_files,
     spill: Spill = spill_files,
+    bar: Bar = no_bar,
     *,
     overrides: list[str] | None = None,
 ) -> Request:
@@ -917,11 +1026,15 @@ def read_request(
     except ValueError as error:
         msg = f"{str(path)!r} is not TOML: {error}"
         raise ArgumentError(msg) from error
-    return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill)
+    return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill, bar)
 
 
 def request_of(
-    document: Document, folder: Path, scan: Scan = scan_files, spill: Spill = spill_files
+    document: Document,
+    folder: Path,
+    scan: Scan = scan_files,
+    spill: Spill = spill_files,
+    bar: Bar = no_bar,
 ) -> Request:
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
@@ -943,7 +1056,14 @@ def request_of(
         raise ArgumentError(msg)
     elif isinstance(section, WorldsTemplate):
         table = _table(file, folder) if section.reads_table else None
-        scenario = section.scenario(query, table, file.prior.source)
+        with bar(section.pieces) as progress:
+            inputs = TemplateInputs(
+                table=table,
+                source=file.prior.source,  # type: ignore[arg-type]
+                read=lambda path: read_table(folder / path, null_values=file.data.null_values),
+                progress=progress,
+            )
+            scenario = section.scenario(query, inputs)
         numbers = section.numbers()
     elif section is not None:
         scenario = Scenario.from_worlds(

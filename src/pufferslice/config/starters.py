@@ -63,27 +63,30 @@ STARTERS: Final[Mapping[str, Starter]] = {
         },
     ),
     "attribute": Starter(
-        "Hide a number that is jointly Gaussian with what is published.",
-        " --rows YOUR-DAY.csv",
+        "Hide a number that is jointly Gaussian with what is published: here how far the diabetes\n"
+        "of a patient had progressed after a year. Means and covariance are those of 442 patients\n"
+        "(Efron, Hastie, Johnstone, Tibshirani 2004); `history` takes them from a table of yours.",
+        " --rows YOUR-PATIENT.csv",
         {
             "attribute": {
-                "name": "indoor temperature",
-                "values": [18.0, 19.0, 20.0, 21.0],
-                "mean": [20.0, 260.0, 5.5],
-                "cov": [[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]],
+                "name": "progression",
+                "values": [100.0, 150.0, 200.0],
+                "mean": [152.1, 26.4, 94.6],
+                "cov": [[5943.0, 199.7, 470.8], [199.7, 19.52, 24.16], [470.8, 24.16, 191.3]],
             },
-            "secret": {"pairs": {"difference": 1}},
+            "secret": {"pairs": {"difference": 50}},
             "query": {
                 "distribution": "worlds",
-                "mean": ["kwh", "starts"],
-                "scales": {"kwh": 100, "starts": 1},
+                "mean": ["bmi", "blood pressure"],
+                "scales": {"bmi": 5, "blood pressure": 10},
             },
             "prior": {"source": "public-model"},
-            "guarantee": _GUARANTEE,
+            "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 0.4},
         },
     ),
     "markov": Starter(
-        "Hide in which state something was at any time; publish for how long it was in each.",
+        "Hide in which state something was at any time; publish for how long it was in each.\n"
+        "The chain is made up: declare that of your own case.",
         " --rows YOUR-STATES.csv",
         {
             "markov": {

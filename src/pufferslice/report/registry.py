@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record of the OpenDP deployments registry, from a public statement and the holder's facts.
 
-Field names and enumerations are those of the registry's schema `deployments-schema.yaml`
-(https://github.com/opendp/deployments-registry-data, commit 057e5d8). The registry is about
-differential privacy, which a release is not, so its variant is always "Custom"; what a certificate
-does not know is asked of the holder or left out.
+Field names and enumerations are those of the registry's schema `schemas/deployments-schema.yaml`
+(https://github.com/opendp/deployments-registry-data, commit 057e5d81). The registry is about
+differential privacy, which a release is not, so its variant is always "Custom", and the record says
+which distributions are compared and how; what a certificate does not know is asked of the holder or
+left out.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any, Final, final
 import attrs
 
 from pufferslice._core.checks import check_one_of
-from pufferslice._core.text import escaped_texts, given
+from pufferslice._core.text import escaped_texts, given, listed
 from pufferslice.calibration.guessing import released_delta
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.wording import first_lines, limit_sentences
@@ -25,6 +26,13 @@ from pufferslice.errors import ArgumentError, escaped
 CURATOR_TYPES: Final = ("Government", "Industry", "Nonprofit")
 SECTORS: Final = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
 
+_PRIORS: Final = (
+    "What is compared: the distributions of everything that is released, given two protected "
+    "values, under each declared prior."
+)
+_WORLDS: Final = (
+    "What is compared: the distributions of everything that is released, in the two worlds."
+)
 _MARKDOWN: Final = re.compile(r"([\\`*_\[\]<>$|~#&{}!])")
 
 
@@ -64,14 +72,15 @@ class DeploymentFacts:
         if not is_date:
             msg = f"published must be a date as YYYY-MM-DD, got {given(self.published)}"
             raise ArgumentError(msg)
-        if not self.slug:
+        if not _slug(self.name):
             msg = "name must have a letter or digit of ASCII: the registry makes an address of it"
             raise ArgumentError(msg)
 
     @property
     def slug(self) -> str:
-        """The name as part of an address."""
-        return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
+        """The part of an address that the registry gives a record: name, curator and year."""
+        parts = (self.name, self.curator, self.published[:4])
+        return "-".join(filter(None, map(_slug, parts)))
 
 
 def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[str, Any]:
@@ -85,6 +94,7 @@ def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[st
         raise ArgumentError(msg)
     protected, noise, last = map(_plain, first_lines(statement).splitlines())
     training = certificate.workflow == "training"
+    relation = _WORLDS if training else _PRIORS
     basic: dict[str, Any] = {
         "name": escaped(facts.name),
         "data_curators": [
@@ -93,7 +103,7 @@ def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[st
                 "data_curator_type": facts.curator_type,
             }
         ],
-        "description": f"{_product(statement)} {noise}",
+        "description": _product(statement),
         "intended_use": escaped(facts.intended_use),
         "data_product_type": "Machine learning model" if training else "Summary statistics",
         "data_product_region": escaped(facts.region),
@@ -109,7 +119,7 @@ def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[st
             "dp_variant": {"variant_name": "Custom"},
             "privacy_loss": {
                 "privacy_unit": "A declared secret about the data, not a person (Pufferfish).",
-                "privacy_unit_details": protected,
+                "privacy_unit_details": f"{protected} {relation}",
                 **({"privacy_parameters": parameters} if parameters else {}),
                 "privacy_parameters_details": f"{_plain(str(certificate.guarantee))}. {last}",
             },
@@ -123,11 +133,12 @@ def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[st
             "implementation": {
                 "mechanisms": f"{_mechanism(statement)} Certificate {certificate.digest} of "
                 "pufferslice.",
+                "utility": noise,
             },
             "administrative": {
                 "status": "Draft",
                 "registry_authors": [escaped(facts.author)],
-                "tier": 2,
+                "tier": 2 if parameters else 1,
             },
         },
     }
@@ -138,11 +149,16 @@ def registry_yaml(certificate: Certificate, facts: DeploymentFacts) -> bytes:
     return "\n".join(_lines(registry_record(certificate, facts))).encode() + b"\n"
 
 
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def _product(statement: Mapping[str, Any]) -> str:
     if statement["workflow"] == "training":
         return "A model that was trained with noise on every step."
-    n_names = len(statement["scenario"]["query"]["names"])
-    return f"{n_names} statistic{'s' if n_names > 1 else ''} with noise."
+    names = statement["scenario"]["query"]["names"]
+    number = "1 statistic" if len(names) == 1 else f"{len(names)} statistics"
+    return _plain(f"{number} with noise: {listed(names)}.")
 
 
 def _mechanism(statement: Mapping[str, Any]) -> str:

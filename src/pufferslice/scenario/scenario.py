@@ -397,7 +397,7 @@ class Scenario:
         history: object = None,
         name: str = "attribute",
         within: float | None = None,
-        source: Source = "public_model",
+        source: Source | None = None,
     ) -> "Scenario":
         """Hide a number that is jointly Gaussian with the released statistics.
 
@@ -405,6 +405,7 @@ class Scenario:
         or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
         earlier cases: a column `name`, and one for each statistic, by its name or its column. The
         secret is which of `values` it has. Pairs: all, or values that differ by at most `within`.
+        The `source` is a public model, or held-out data for a history, unless another is given.
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             msg = "give mean and cov together, or a history to take them from"
@@ -427,8 +428,8 @@ class Scenario:
             origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
         if joint.dim != query.dim + 1:
             msg = (
-                f"mean and cov must have {query.dim + 1} coordinates, the attribute first and then "
-                f"those of the query; got {joint.dim}"
+                f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, "
+                f"the attribute first and then those of the query; got {joint.dim}"
             )
             raise ArgumentError(msg)
         numbers = {f"{value:.12g}": float(value) for value in values}
@@ -439,6 +440,7 @@ class Scenario:
             label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
         }
         pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
+        source = source or ("public_model" if history is None else "held_out")
         scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
         return _with_origin(scenario, origin)
 

@@ -32,6 +32,7 @@ from pufferslice.sensitivity.strata import (
     MOST_ROWS,
     Announce,
     Cut,
+    KeptStrata,
     PairWork,
     Stratum,
     check_counted,
@@ -39,7 +40,6 @@ from pufferslice.sensitivity.strata import (
     cuts_of,
     few_directions,
     rows_changed,
-    strata_digest,
     unannounced,
 )
 from pufferslice.sensitivity.tables import MatchingTables
@@ -155,45 +155,20 @@ def scan_dask_frame(
 
 @final
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ClusterStrata:
+class ClusterStrata(KeptStrata):
     """The strata of one secret on the workers of a cluster, which couple them.
 
     They are there for as long as the client is connected and something uses them.
     """
 
-    cut: Cut
-    dim: int
-    digests: tuple[str, ...]
-    """SHA-256 of the rows of each stratum."""
-    borders: Integers
-    """Where, in each stratum, the rows at its first and its last place are; (n_strata, 2)."""
     strata: tuple[distributed.Future, ...]
     """Each a `Stratum`."""
     client: distributed.Client
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the secret."""
-        return self.cut.n_rows
-
-    @property
-    def n_strata(self) -> int:
-        """Number of strata."""
-        return self.cut.n_strata
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over the rows and how they are cut: that of the same rows on disk."""
-        return strata_digest(self.cut, self.dim, self.digests, self.borders)
 
     def rows(self, stratum: int) -> Floats:
         """The rows of one stratum, which come to this process."""
         rows: Floats = _result(self.strata[stratum]).rows
         return rows
-
-    def masses(self, stratum: int) -> Integers:
-        """The integer mass of each of these rows; their sum is the same in every stratum."""
-        return self.cut.masses_in_order(stratum, self.borders[stratum])
 
     def each_pair(
         self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
@@ -208,9 +183,6 @@ class ClusterStrata:
         futures.clear()
         for future in ready:
             yield _result(future)
-
-    def __repr__(self) -> str:
-        return f"ClusterStrata(n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim})"
 
 
 def spill_dask_frame(

@@ -101,7 +101,11 @@ NEEDS = {
     "torch": ["pufferslice.torch:Trainer"],
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""
-LATE = {"pufferslice.baselines.distances", "pufferslice.data.images"}
+LATE = {
+    "pufferslice.baselines.distances",
+    "pufferslice.data.images",
+    "pufferslice.data.remote",
+}
 """Modules that look for an extra when they are called."""
 NAMES = """
 import pkgutil

@@ -12,6 +12,7 @@ from functools import partial
 import attrs
 import dask.array
 import dask.dataframe
+import dask.sizeof
 import distributed
 import numpy as np
 import pandas as pd
@@ -99,6 +100,9 @@ class TestFiles:
     def test_a_csv_file_is_one_task(self, client, folder, whole, tmp_path):
         pa.csv.write_csv(pa.parquet.read_table(folder), tmp_path / "people.csv")
         assert scan_cluster_files(tmp_path / "people.csv", SCAN, client) == whole
+
+    def test_dask_knows_the_size_of_a_result(self, whole):
+        assert dask.sizeof.sizeof(whole) == 3 * 8 * 128 * 8  # secrets, directions, bins, bytes
 
     def test_results_do_not_stay_in_the_cluster(self, client, folder):
         scan_cluster_files(folder, SCAN, client)
@@ -269,6 +273,31 @@ class TestStrata:
         with pytest.raises(ClusterError, match="failed with ValueError") as caught:
             spill_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, whole, client)
         assert name not in "".join(traceback.format_exception(caught.value))
+
+
+def test_workers_read_urls_themselves(client, folder, whole):
+    def register():
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
+        class Shelf(LocalFileSystem):
+            protocol = "shelf"
+
+            @classmethod
+            def _strip_protocol(cls, path):
+                return super()._strip_protocol(str(path).removeprefix("shelf://"))
+
+        fsspec.register_implementation("shelf", Shelf, clobber=True)
+
+    register()
+    with pytest.raises(ArgumentError, match="no filesystem 'shelf'"):
+        scan_cluster_files(f"shelf://{folder}", SCAN, client)
+    client.run(register)
+    assert scan_cluster_files(f"shelf://{folder}", SCAN, client) == whole
+    found = spill_cluster_files(f"shelf://{folder}", SCAN, whole, client)
+    expected = spill_files(folder, SCAN, whole)
+    assert {k: s.digest for k, s in found.items()} == {k: s.digest for k, s in expected.items()}
+    assert scan_cluster_files(f"file://{folder}", SCAN, client) == whole
 
 
 class TestErrors:
@@ -487,7 +516,7 @@ class TestCheckpoint:
         with pytest.raises(StorageError, match="damaged"):
             scan_cluster_files(folder, SCAN, client, checkpoint=saved)
         saved.write_bytes(content)
-        monkeypatch.setattr(scan, "__version__", "0.0.1")
+        monkeypatch.setattr("pufferslice.__version__", "0.0.1")
         with pytest.raises(StorageError, match="another version of pufferslice"):
             scan_cluster_files(folder, SCAN, client, checkpoint=saved)
 

@@ -63,7 +63,9 @@ def calibrate(
         Path | None, typer.Option(help="Save a long scan here, and resume from it.")
     ] = None,
     strata_folder: StrataFolder = None,
-    data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
+    data: Annotated[
+        str | None, _flag("CSV, Parquet, a folder or glob of Parquet; a path or a URL.")
+    ] = None,
     dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
     null_value: Annotated[list[str] | None, _flag("A string that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",

@@ -44,7 +44,7 @@ def streamed_request(
     passes = set()
     client: Any = None
 
-    def scan(path: Path, rows: "RowScan") -> "Histograms":
+    def scan(path: str | Path, rows: "RowScan") -> "Histograms":
         nonlocal client
         passes.add("scan")
         if context is None or (workers is None and scheduler is None):
@@ -56,7 +56,9 @@ def streamed_request(
         with progress_bar("rows") as progress:
             return scan_cluster_files(path, rows, client, checkpoint=checkpoint, progress=progress)
 
-    def spill(path: Path, rows: "RowScan", histograms: "Histograms") -> "Mapping[str, Strata]":
+    def spill(
+        path: str | Path, rows: "RowScan", histograms: "Histograms"
+    ) -> "Mapping[str, Strata]":
         passes.add("spill")
 
         def announce(n_bytes: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, final
 
 from pufferslice._core.checks import is_a
-from pufferslice._core.files import database_problem, parsed_json, prepare_database
+from pufferslice._core.files import check_local, database_problem, parsed_json, prepare_database
 from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
 
@@ -144,6 +144,7 @@ class Ledger:
             from pufferslice.releases.postgres import Database  # noqa: PLC0415
 
             return Database(self._location)
+        check_local(self._location)
         return _File(Path(self._location))
 
     @property

@@ -3,7 +3,9 @@
 
 import contextlib
 import hashlib
+import logging
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +52,7 @@ try:
     import dask
     import dask.array
     import dask.dataframe
+    import dask.sizeof
     import distributed
     import pandas as pd
 except ModuleNotFoundError as error:
@@ -70,6 +73,9 @@ _SECONDS_TO_CONNECT: Final = 10
 
 Result = TypeVar("Result")
 
+# Dask would take them for a few bytes, and keep too many in the memory of a worker.
+dask.sizeof.sizeof.register(Histograms, lambda histograms: histograms.counts.nbytes)
+
 
 @contextlib.contextmanager
 def cluster_client(
@@ -82,10 +88,14 @@ def cluster_client(
     with contextlib.ExitStack() as stack:
         if workers is not None:
             check_count(1, workers=workers)
+            # Workers may write rows there, and one that is killed leaves them.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pufferslice-workers-"))
+            stack.enter_context(dask.config.set({"temporary-directory": folder}))
             cluster = distributed.LocalCluster(
                 n_workers=workers,
                 threads_per_worker=max(1, n_cores() // workers),
                 dashboard_address="127.0.0.1:0",
+                silence_logs=logging.ERROR,
             )
             yield stack.enter_context(distributed.Client(stack.enter_context(cluster)))
             return

@@ -4,6 +4,7 @@
 import contextlib
 import itertools
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pufferslice import __version__
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.files import (
     CONFIDENTIAL,
@@ -31,7 +31,15 @@ from pufferslice._core.files import (
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.data.frames import Frame, check_columns, counted, frame_of, labels_of, missing_rows
-from pufferslice.data.readers import Piece, Reading, batches, data_files, pieces_of
+from pufferslice.data.readers import (
+    Piece,
+    Reading,
+    batches,
+    data_files,
+    pieces_of,
+    place_of,
+    state_of,
+)
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.variation import check_ends, check_reached
@@ -303,11 +311,16 @@ def spill_files(
     check_spillable(histograms)
     pieces = pieces_of(data_files(path), scan.columns)
     rows = f"{most_rows} {sorted(histograms.n_rows.items())}"
-    data = _data_digest(pieces)
-    identity = {**scan.parts(), "data": data, "rows": digest(rows.encode())}
+
+    def identity() -> dict[str, str]:
+        """Of rows that a later process may take up."""
+        if folder is None:
+            return {}
+        return {**scan.parts(), "data": _data_digest(pieces), "rows": digest(rows.encode())}
+
     place = SpillFolder(folder)
     try:
-        before = spilled_before(place, identity, histograms, most_rows)
+        before = spilled_before(place, identity(), histograms, most_rows)
         if before is not None:
             return before
         total = sum(histograms.n_rows.values()) + histograms.n_dropped
@@ -319,7 +332,7 @@ def spill_files(
                 spill.add_rows(counted_rows)
                 progress(reached.n_rows, total)
             # The digest of the files as they are now: of changed ones nothing is taken up later.
-            return spill.finished({**identity, "data": _data_digest(pieces)})
+            return spill.finished(identity())
     except BaseException:
         place.close()
         raise
@@ -543,7 +556,8 @@ class Checkpoint:
         self._identity = {
             **scan.parts(),
             "data": _data_digest(pieces),
-            "version of pufferslice": __version__,
+            # Not imported by name: the package names this module for type checkers.
+            "version of pufferslice": sys.modules["pufferslice"].__version__,
         }
         self._saved_at = time.monotonic()
 
@@ -609,12 +623,9 @@ def _state_digest(identity: object, position: Sequence[object], body: bytes) -> 
 
 
 def _data_digest(pieces: Sequence[Piece]) -> str:
-    """Digest of names, sizes and modification times of the files."""
-    facts = []
-    for file in dict.fromkeys(piece.file for piece in pieces):
-        about = file.stat()
-        facts.append([str(file.resolve()), about.st_size, about.st_mtime_ns])
-    return digest(canonical_json(facts))
+    """Digest of names, sizes and modification times, or versions, of the files."""
+    files = dict.fromkeys(piece.file for piece in pieces)
+    return digest(canonical_json([[place_of(file), *state_of(file)] for file in files]))
 
 
 def _tables(

@@ -151,6 +151,12 @@ class TestReading:
             fsspec.filesystem("memory").pipe("/people/deeper/more.parquet", more)
         with pytest.raises(TableError, match="it has 4 and 1"):
             read_table(url)
+        if kind == "memory":
+            fsspec.filesystem("memory").pipe("/only/deeper/more.parquet", more)
+        for file in folder.glob("*.parquet"):
+            file.unlink()
+        with pytest.raises(TableError, match="it has 0 and 1"):
+            read_table("memory://only" if kind == "memory" else url)
         with pytest.raises(TableError, match="it matches 0 files"):
             read_table(f"{url}/*.csv")
         with pytest.raises(TableError, match="must end in"):

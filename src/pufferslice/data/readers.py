@@ -55,7 +55,7 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
 
     An empty cell is missing, and so is every text in `null_values`; nothing else is. Blank lines
     of a CSV file are skipped. Several Parquet files must have the same columns and types and are
-    joined in the order of their names.
+    joined in the order of their names. A URL such as s3://bucket/people needs the extra `scale`.
     """
     if isinstance(null_values, str):
         text = given(null_values)
@@ -151,10 +151,7 @@ def _in_folder(folder: DataFile) -> tuple[Sequence[DataFile], int]:
     if isinstance(folder, Path):
         nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
         return sorted(folder.glob("*.parquet")), nested
-    files = [file for file in folder.files() if str(file).endswith(".parquet")]
-    depths = [str(file).count("/") for file in files]
-    direct = [file for file, depth in zip(files, depths, strict=True) if depth == min(depths)]
-    return direct, len(files) - len(direct)
+    return folder.parquet_files()
 
 
 def beside(folder: Path, path: str) -> str | Path:

@@ -90,11 +90,13 @@ class RemoteFile:
         with self._translated():
             return bool(filesystem.exists(path))
 
-    def files(self) -> list["RemoteFile"]:
-        """All files in a folder and in those below it, in the order of their names."""
+    def parquet_files(self) -> tuple[list["RemoteFile"], int]:
+        """Those of a folder, in the order of their names; and how many there are further down."""
         filesystem, path = self._located()
         with self._translated():
-            return self._named(filesystem.find(path))
+            found = [name for name in filesystem.find(path) if name.endswith(".parquet")]
+        own = [name for name in found if "/" not in name.removeprefix(path).strip("/")]
+        return self._named(own), len(found) - len(own)
 
     def matches(self) -> list["RemoteFile"]:
         """What the URL matches as a glob, in the order of their names."""

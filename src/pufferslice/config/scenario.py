@@ -72,7 +72,7 @@ class Data(Table):
     """The table; either `path` or `dataset`, and neither where the worlds are declared."""
 
     path: Text | None = key(None, example="people.csv")
-    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files."""
+    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files; a path or a URL."""
     dataset: Annotated[str, Word(*_DATASETS)] | None = key(None, example="adult", used=True)
     """A table that ships with the library: `adult` or `adult-complete` (no missing values)."""
     null_values: Texts = key((), example=["?"])

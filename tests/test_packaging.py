@@ -108,6 +108,7 @@ LATE = {
     "pufferslice.baselines.dp_sgd",
     "pufferslice.baselines.transport",
     "pufferslice.data.images",
+    "pufferslice.data.remote",
     "pufferslice.queries.models",
 }
 """Modules that look for an extra when they are called."""

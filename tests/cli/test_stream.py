@@ -4,6 +4,7 @@
 import json
 import tempfile
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,6 +97,65 @@ def test_from_a_file_to_a_release(ask, folder):
     done = ask(line, "--out release.json")
     assert (done.code, "temporary folder" in done.err) == (0, True)
     assert "temporary folder" in ask("spent certificate.json --scenario scenario.toml").err
+
+
+def test_a_cluster_makes_both_passes(ask, folder):
+    alone = noise_of(ask("calibrate scenario.toml --json"))
+    there = ask("calibrate scenario.toml --json --workers 2 --checkpoint scan")
+    assert "0.0122 MiB in memory and disks of the cluster, until the command ends" in there.err
+    assert noise_of(there) == alone
+    assert (folder / "scan").exists()
+    kept = ask("calibrate scenario.toml --json --workers 1 --strata-folder kept --checkpoint scan")
+    assert noise_of(kept) == alone
+    assert (folder / "kept" / "rows.f64").exists()
+
+
+@pytest.fixture
+def shelf(folder):
+    memory = fsspec.filesystem("memory")
+    memory.put(str(folder / "parts"), "/parts", recursive=True)
+    memory.put(str(folder / "row.parquet"), "/row.parquet")
+    yield
+    memory.rm("/", recursive=True)
+
+
+@pytest.mark.usefixtures("shelf")
+def test_urls_of_data(ask, folder):
+    alone = noise_of(ask(FLAGS, "--prior empirical --bins 256"))
+    url = FLAGS.replace("--data parts", "--data memory://parts")
+    assert noise_of(ask(url, "--prior empirical --bins 256")) == alone
+    whole = noise_of(ask(FLAGS, "--prior empirical"))
+    assert noise_of(ask(url, "--prior empirical")) == whole
+    (folder / "scenario.toml").write_text(SCENARIO.replace('"parts"', f'"file://{folder}/parts"'))
+    ask("calibrate scenario.toml --out certificate.json")
+    assert "file://" not in (folder / "certificate.json").read_text()
+    (folder / "scenario.toml").write_text(SCENARIO.replace('"parts"', '"memory://parts"'))
+    assert ask("verify certificate.json --scenario scenario.toml").code == 0
+    line = "release scenario.toml --certificate certificate.json --ledger a.ledger"
+    done = ask(line, "--rows memory://row.parquet --out release.json")
+    assert done.code == 0
+    assert "memory:" not in (folder / "release.json").read_text()
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--out s3://me:hunter2@bucket/c.json",
+        "--checkpoint s3://me:hunter2@bucket/scan",
+        "--strata-folder s3://me:hunter2@bucket/kept",
+        "--ledger s3://me:hunter2@bucket/a.ledger",
+        "--set data.path='s3://me:hunter2@bucket/people.parquet'",
+        "--set data.path='https://host/people.parquet?key=hunter2'",
+        "--set data.path='https://host/people.json?key=hunter2'",
+    ],
+)
+def test_nothing_is_written_elsewhere_and_no_password_is_shown(ask, folder, more):
+    before = set(folder.iterdir())
+    answer = ask("calibrate scenario.toml", more)
+    assert answer.code != 0
+    assert "hunter2" not in answer.out + answer.err
+    assert set(folder.iterdir()) == before
 
 
 @pytest.mark.soundness

@@ -7,27 +7,37 @@ import subprocess
 import sys
 import time
 import traceback
+from functools import partial
 
 import attrs
 import dask.array
 import dask.dataframe
+import dask.sizeof
 import distributed
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, TableError
+from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, StorageError, TableError
 from pufferslice.queries import Box, columns, row_function
-from pufferslice.sensitivity import RowScan, cluster, scan_files, spill_files, streamed_scenario
+from pufferslice.sensitivity import (
+    RowScan,
+    cluster,
+    scan,
+    scan_files,
+    spill_files,
+    streamed_scenario,
+)
 from pufferslice.sensitivity.cluster import (
     ClusterStrata,
     cluster_client,
-    scan_anywhere,
     scan_cluster_files,
     scan_dask_array,
     scan_dask_frame,
+    spill_cluster_files,
     spill_dask_frame,
 )
 from pufferslice.sensitivity.couplings import Recipe
@@ -76,11 +86,23 @@ class TestFiles:
         assert found.n_rows["rare"] > 0
 
     def test_through_the_address_of_a_scheduler(self, client, folder, whole):
-        address = client.scheduler.address
-        assert scan_anywhere(f"{folder}/*.parquet", SCAN, scheduler=address) == whole
+        with cluster_client(scheduler=client.scheduler.address) as other:
+            assert scan_cluster_files(f"{folder}/*.parquet", SCAN, other) == whole
 
-    def test_no_cluster_at_all(self, folder, whole, tmp_path):
-        assert scan_anywhere(folder, SCAN, checkpoint=tmp_path / "scan.part") == whole
+    def test_a_part_of_the_sum_at_a_time(self, client, folder, whole, monkeypatch):
+        monkeypatch.setattr(cluster, "MOST_ROWS_PER_TASK", 1_000)
+        monkeypatch.setattr(cluster, "LEAVES_PER_PART", 3)
+        reports = []
+        assert scan_cluster_files(folder, SCAN, client, progress=lambda n, _: reports.append(n))
+        assert reports == [1_000 * (k + 1) for k in range(24)]
+        assert scan_cluster_files(folder, SCAN, client) == whole
+
+    def test_a_csv_file_is_one_task(self, client, folder, whole, tmp_path):
+        pa.csv.write_csv(pa.parquet.read_table(folder), tmp_path / "people.csv")
+        assert scan_cluster_files(tmp_path / "people.csv", SCAN, client) == whole
+
+    def test_dask_knows_the_size_of_a_result(self, whole):
+        assert dask.sizeof.sizeof(whole) == 3 * 8 * 128 * 8  # secrets, directions, bins, bytes
 
     def test_results_do_not_stay_in_the_cluster(self, client, folder):
         scan_cluster_files(folder, SCAN, client)
@@ -183,6 +205,28 @@ class TestStrata:
         for name in ("starts", "gaps", "counts", "totals"):
             assert np.array_equal(getattr(one, name), getattr(two, name))
 
+    @pytest.mark.parametrize("rows_per_task", [1_000, 5_000])
+    def test_files_give_the_same_strata(self, client, folder, whole, monkeypatch, rows_per_task):
+        monkeypatch.setattr(cluster, "_MOST_ROWS_PER_PARTITION", rows_per_task)
+        found = spill_cluster_files(folder, SCAN, whole, client, most_rows=1_700)
+        for secret, strata in spill_files(folder, SCAN, whole, most_rows=1_700).items():
+            assert found[secret].digest == strata.digest
+            assert np.array_equal(found[secret].rows(0), strata.rows(0))
+
+    def test_files_with_rows_left_out(self, client, folder, tmp_path):
+        table = pa.parquet.read_table(folder / "03.parquet")
+        x = table["x"].to_numpy().copy()
+        x[500:] = np.nan
+        holes = tmp_path / "holes.parquet"
+        pa.parquet.write_table(table.set_column(1, "x", pa.array(x)), holes, row_group_size=500)
+        query = QUERY.with_missing("drop-rows")
+        scan = RowScan.of(query, secret=GROUP, profile=PROFILE, n_bins=128)
+        histograms = scan_cluster_files(holes, scan, client)
+        assert histograms.n_dropped == 1_500
+        found = spill_cluster_files(holes, scan, histograms, client, most_rows=100)
+        expected = spill_files(holes, scan, histograms, most_rows=100)
+        assert {k: v.digest for k, v in found.items()} == {k: v.digest for k, v in expected.items()}
+
     def test_no_process_but_the_workers_reads_rows(self, client, frame, whole, monkeypatch):
         strata = spill_dask_frame(frame, SCAN, whole, client, most_rows=1_700)
         here = os.getpid()
@@ -231,6 +275,31 @@ class TestStrata:
         assert name not in "".join(traceback.format_exception(caught.value))
 
 
+def test_workers_read_urls_themselves(client, folder, whole):
+    def register():
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
+        class Shelf(LocalFileSystem):
+            protocol = "shelf"
+
+            @classmethod
+            def _strip_protocol(cls, path):
+                return super()._strip_protocol(str(path).removeprefix("shelf://"))
+
+        fsspec.register_implementation("shelf", Shelf, clobber=True)
+
+    register()
+    with pytest.raises(ArgumentError, match="no filesystem 'shelf'"):
+        scan_cluster_files(f"shelf://{folder}", SCAN, client)
+    client.run(register)
+    assert scan_cluster_files(f"shelf://{folder}", SCAN, client) == whole
+    found = spill_cluster_files(f"shelf://{folder}", SCAN, whole, client)
+    expected = spill_files(folder, SCAN, whole)
+    assert {k: s.digest for k, s in found.items()} == {k: s.digest for k, s in expected.items()}
+    assert scan_cluster_files(f"file://{folder}", SCAN, client) == whole
+
+
 class TestErrors:
     def test_errors_of_a_task_arrive_as_they_are(self, client, folder, tmp_path):
         table = pa.parquet.read_table(folder / "03.parquet")
@@ -267,18 +336,17 @@ class TestErrors:
             scan_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, client)
         assert name not in "".join(traceback.format_exception(caught.value))
 
-    def test_no_scheduler(self, folder, monkeypatch):
+    def test_no_scheduler(self, monkeypatch):
         monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 1)
         with pytest.raises(ClusterError, match=r"no scheduler answers at 'tcp://127.0.0.1:9'"):
-            scan_anywhere(folder, SCAN, scheduler="tcp://127.0.0.1:9")
+            cluster_client(scheduler="tcp://127.0.0.1:9").__enter__()
 
-    def test_one_kind_of_cluster(self, folder, tmp_path):
-        with pytest.raises(ArgumentError, match="either workers"):
-            scan_anywhere(folder, SCAN, workers=1, scheduler="tcp://127.0.0.1:9")
+    def test_one_kind_of_cluster(self):
+        for options in ({}, {"workers": 1, "scheduler": "tcp://127.0.0.1:9"}):
+            with pytest.raises(ArgumentError, match="either workers"):
+                cluster_client(**options).__enter__()
         with pytest.raises(ArgumentError, match="workers must be an integer"):
-            scan_anywhere(folder, SCAN, workers=0)
-        with pytest.raises(ArgumentError, match="a checkpoint is for a scan in one process"):
-            scan_anywhere(folder, SCAN, workers=1, checkpoint=tmp_path / "scan.part")
+            cluster_client(workers=0).__enter__()
 
     def test_a_worker_out_of_memory(self, client, folder):
         """numpy refuses the array, as it does on a worker whose memory is limited."""
@@ -341,6 +409,116 @@ class TestLostWorkers:
         monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", 0)
         with pytest.raises(ClusterError, match="workers were lost"):
             scan_cluster_files(folder / "00.parquet", scan, client)
+
+
+RESUMED = """
+import sys, time
+from pufferslice.queries import Box, columns
+from pufferslice.sensitivity import FiniteProfile, RowScan, cluster, scan
+
+scan.SECONDS_BETWEEN = 0.0
+cluster.MOST_ROWS_PER_TASK = 1_000
+address, folder, saved = sys.argv[1:]
+query = columns(["x", "y"]).with_range(Box([-3, -3], [3, 3])).with_scales([1, 2])
+profile = FiniteProfile.uniform(dim=2, n_directions=8, seed=3)
+rows = RowScan.of(query, secret="group", profile=profile, n_bins=128)
+
+def slowly(done, total):
+    print(done, flush=True)
+    time.sleep(0.2)
+
+with cluster.cluster_client(scheduler=address) as client:
+    cluster.scan_cluster_files(folder, rows, client, checkpoint=saved, progress=slowly)
+"""
+
+
+class TestCheckpoint:
+    """What a cluster has counted is saved by its client, for the next one or for one process."""
+
+    @pytest.fixture
+    def often(self, monkeypatch):
+        monkeypatch.setattr(scan, "SECONDS_BETWEEN", 0.0)
+        monkeypatch.setattr(cluster, "MOST_ROWS_PER_TASK", 1_000)
+
+    def interrupted(self, resume, n_rows):
+        """Raises after so many rows."""
+
+        def stop(done, total):
+            if done >= n_rows:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            resume(progress=stop)
+
+    def test_a_killed_client(self, client, folder, whole, tmp_path, often):
+        saved = tmp_path / "scan.part"
+        command = [sys.executable, "-c", RESUMED, client.scheduler.address, folder, saved]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            lines = iter(process.stdout.readline, "")
+            assert any(int(line) >= 9_000 for line in lines), "it ended before it was killed"
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+        reports = []
+        found = scan_cluster_files(
+            folder, SCAN, client, checkpoint=saved, progress=lambda n, _: reports.append(n)
+        )
+        assert found == whole
+        # Two threads: a part is two tasks, of which some may be waiting for the other one.
+        assert 5_000 < reports[0] < 24_000
+        assert reports[-1] == 24_000
+        again = []
+        assert scan_cluster_files(folder, SCAN, client, checkpoint=saved, progress=again.append)
+        assert not again, "nothing is left to count"
+
+    def test_a_killed_worker(self, client, folder, whole, tmp_path, often):
+        client.wait_for_workers(2, timeout=60)
+        processes, killed = client.run(os.getpid), []
+
+        def kill_once(done, total):
+            if not killed and done >= 5_000:
+                killed.append(next(iter(processes.values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        found = scan_cluster_files(
+            folder, SCAN, client, checkpoint=tmp_path / "scan.part", progress=kill_once
+        )
+        assert found == whole
+        assert killed[0] not in client.run(os.getpid).values()
+
+    def test_one_process_and_a_cluster_resume_from_each_other(
+        self, client, folder, whole, tmp_path, often, monkeypatch
+    ):
+        monkeypatch.setattr("pufferslice.data.readers.ROWS_PER_BATCH", 300)
+        saved = tmp_path / "scan.part"
+        here = partial(scan_files, folder, SCAN, checkpoint=saved)
+        there = partial(scan_cluster_files, folder, SCAN, client, checkpoint=saved)
+        self.interrupted(here, 5_300)  # in the middle of a row group
+        self.interrupted(there, 15_000)
+        reports = []
+        assert here(progress=lambda n, _: reports.append(n)) == whole
+        assert reports[0] > 10_000
+        saved.unlink()
+        self.interrupted(there, 9_000)
+        self.interrupted(here, 15_300)
+        assert there() == whole
+
+    @pytest.mark.soundness
+    def test_another_scan_and_changed_files(self, client, folder, tmp_path, monkeypatch):
+        saved = tmp_path / "scan.part"
+        scan_cluster_files(folder, SCAN, client, checkpoint=saved)
+        finer = RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=64)
+        with pytest.raises(StorageError, match="another range"):
+            scan_cluster_files(folder, finer, client, checkpoint=saved)
+        with pytest.raises(StorageError, match="another data"):
+            scan_cluster_files(folder / "00.parquet", SCAN, client, checkpoint=saved)
+        content = saved.read_bytes()
+        saved.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(StorageError, match="damaged"):
+            scan_cluster_files(folder, SCAN, client, checkpoint=saved)
+        saved.write_bytes(content)
+        monkeypatch.setattr("pufferslice.__version__", "0.0.1")
+        with pytest.raises(StorageError, match="another version of pufferslice"):
+            scan_cluster_files(folder, SCAN, client, checkpoint=saved)
 
 
 def test_without_dask_the_way_out_is_told():

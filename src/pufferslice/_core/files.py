@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -54,8 +55,36 @@ SMALL_ARCHIVE: Final = 2**28
 
 _LARGEST_INTEGER_BITS: Final = sys.float_info.max_exp - 1
 
+_PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]+):/")
+"""How a URL begins, also one that a `Path` took a slash from; a drive of Windows has one letter."""
+
 _making = threading.Lock()
 """So that no thread uses a file that another one has made and not closed yet."""
+
+
+def protocol_of(path: str | os.PathLike[str]) -> str | None:
+    """The filesystem that a URL names; None for a path.
+
+    >>> protocol_of("s3://bucket/people.parquet"), protocol_of("people.parquet")
+    ('s3', None)
+    """
+    match = _PROTOCOL.match(os.fspath(path))
+    return None if match is None else match[1].lower()
+
+
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Refuse a URL: only tables of data are read from other filesystems, and nothing is written.
+
+    A file is written whole or not at all, which object stores do not promise.
+    """
+    protocol = protocol_of(path)
+    if protocol is not None:
+        # Without the rest of the URL, which may hold a password.
+        msg = (
+            f"a URL of {protocol}:// cannot be used here: only tables of data are read from other "
+            "filesystems, and files are written to local ones, whole or not at all. Give a path"
+        )
+        raise StorageError(msg)
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
@@ -138,6 +167,7 @@ def check_room(folder: str | os.PathLike[str]) -> None:
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     """Make a folder and those above it, if they are not there; `mode` is that of a new one."""
+    check_local(path)
     try:
         Path(path).mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -152,6 +182,7 @@ def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
     process hold on it (POSIX). A file with several names is refused: SQLite keeps its journal
     beside it, by name, so users of different names would not see each other's changes.
     """
+    check_local(path)
     target = os.path.realpath(path)
     with _making, contextlib.suppress(FileExistsError):
         if create:
@@ -183,6 +214,7 @@ def remove_unfinished(path: str | os.PathLike[str]) -> None:
 
 
 def _name_beside(target: Path) -> Path:
+    check_local(target)
     return target.parent / f".{target.name}.{secrets.token_hex(8)}"
 
 
@@ -244,6 +276,7 @@ def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
     """A file, open for reading; a folder, device, pipe or socket is a `StorageError`."""
+    check_local(path)
     try:
         _check_regular(Path(path).stat())  # before: opening a device may do something
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))

@@ -54,16 +54,18 @@ def calibrate(
         Path | None, typer.Option(help="Of --sweep: write an SVG picture here.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Local processes that scan streamed data.")
+        int | None, typer.Option(help="Local processes that read streamed data.")
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask cluster that scans streamed data.")
+        str | None, typer.Option(help="Address of a Dask cluster that reads streamed data.")
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Save a long scan here, and resume from it.")
     ] = None,
     strata_folder: StrataFolder = None,
-    data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
+    data: Annotated[
+        str | None, _flag("CSV, Parquet, a folder or glob of Parquet; a path or a URL.")
+    ] = None,
     dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
     null_value: Annotated[list[str] | None, _flag("A string that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
@@ -161,6 +163,7 @@ def calibrate(
     request = streamed_request(
         document_of(flags) if scenario is None else scenario,
         overrides=set or [],
+        context=context,
         strata_folder=strata_folder,
         workers=workers,
         scheduler=scheduler,

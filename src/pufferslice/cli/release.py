@@ -28,7 +28,7 @@ def release(
         typer.Option(help="Release this row of the table, from 0 (distribution records)."),
     ] = None,
     rows: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Release the rows of this file, not those of [data] (worlds)."),
     ] = None,
     into_range: Annotated[

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ StrataFolder = Annotated[
 def streamed_request(
     scenario: "Path | Document",
     *,
+    context: typer.Context | None = None,
     overrides: list[str] | None = None,
     strata_folder: Path | None = None,
     workers: int | None = None,
@@ -33,42 +34,51 @@ def streamed_request(
 ) -> "Request":
     """The request of a scenario file, or of a document that flags stand for.
 
-    Streamed files are read here; options that have no use then are refused.
+    Streamed files are read here; options that have no use then are refused. A cluster is connected
+    until `context` ends, because rows that are coupled may stay on it.
     """
     from pufferslice.config import overridden, read_request
     from pufferslice.config.scenario import request_of
     from pufferslice.sensitivity import scan_files, spill_files
 
     passes = set()
+    client: Any = None
 
-    def scan(path: Path, rows: "RowScan") -> "Histograms":
+    def scan(path: str | Path, rows: "RowScan") -> "Histograms":
+        nonlocal client
         passes.add("scan")
-        with progress_bar("rows") as progress:
-            if workers is None and scheduler is None:
+        if context is None or (workers is None and scheduler is None):
+            with progress_bar("rows") as progress:
                 return scan_files(path, rows, checkpoint=checkpoint, progress=progress)
-            from pufferslice.sensitivity.cluster import scan_anywhere
+        from pufferslice.sensitivity.cluster import cluster_client, scan_cluster_files
 
-            return scan_anywhere(
-                path,
-                rows,
-                workers=workers,
-                scheduler=scheduler,
-                checkpoint=checkpoint,
-                progress=progress,
-            )
+        client = context.with_resource(cluster_client(workers=workers, scheduler=scheduler))
+        with progress_bar("rows") as progress:
+            return scan_cluster_files(path, rows, client, checkpoint=checkpoint, progress=progress)
 
-    def spill(path: Path, rows: "RowScan", histograms: "Histograms") -> "Mapping[str, Strata]":
+    def spill(
+        path: str | Path, rows: "RowScan", histograms: "Histograms"
+    ) -> "Mapping[str, Strata]":
         passes.add("spill")
 
         def announce(n_bytes: int) -> None:
             where = "a temporary folder, which is removed when the command ends"
             if strata_folder is not None:
                 where = f"{str(strata_folder)!r}, confidential, until you remove it"
+            elif client is not None:
+                where = "memory and disks of the cluster, until the command ends"
             size = (
                 f"{n_bytes / 2**30:.3g} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.3g} MiB"
             )
             typer.echo(f"Couplings need the rows again: {size} in {where}.", err=True)
 
+        if client is not None and strata_folder is None:
+            from pufferslice.sensitivity.cluster import spill_cluster_files
+
+            with progress_bar("strata") as progress:
+                return spill_cluster_files(
+                    path, rows, histograms, client, announce=announce, progress=progress
+                )
         with progress_bar("rows") as progress:
             return spill_files(
                 path, rows, histograms, folder=strata_folder, announce=announce, progress=progress

@@ -46,7 +46,7 @@ from pufferslice.config.document import (
 )
 from pufferslice.data import read_table
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.data.readers import data_files
+from pufferslice.data.readers import beside, data_files, place_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
@@ -76,7 +76,7 @@ class Data(Table):
     """The table; either `path` or `dataset`, and neither where the worlds are declared."""
 
     path: Text | None = key(None, example="people.csv")
-    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files."""
+    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files; a path or a URL."""
     dataset: Annotated[str, Word(*_DATASETS)] | None = key(None, example="adult", used=True)
     """A table that ships with the library: `adult` or `adult-complete` (no missing values)."""
     null_values: Texts = key((), example=["?"])
@@ -411,11 +411,11 @@ class QuerySection(Table):
         if self.range is not None:
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
-            public = folder / self.scales_from
-            released = [] if table.path is None else [folder / table.path]
-            with contextlib.suppress(TableError, StorageError):
-                released += data_files(released[0]) if released else []
-            if public.resolve() in {file.resolve() for file in released}:
+            public, released = beside(folder, self.scales_from), set()
+            if table.path is not None:
+                with contextlib.suppress(TableError, StorageError):
+                    released = set(map(place_of, data_files(beside(folder, table.path))))
+            if released & set(map(place_of, data_files(public))):
                 msg = (
                     "[query] scales_from: is the released table; units are printed, so take them "
                     "from a public or held-out one, or write scales"
@@ -994,10 +994,10 @@ class Request:
         return complete[places]
 
 
-Scan = Callable[[Path, RowScan], Histograms]
+Scan = Callable[[str | Path, RowScan], Histograms]
 """Counts the rows of files; the number of processes does not change the result."""
 
-Spill = Callable[[Path, RowScan, Histograms], Mapping[str, Strata]]
+Spill = Callable[[str | Path, RowScan, Histograms], Mapping[str, Strata]]
 """Keeps the rows of files that were counted; where does not change the result."""
 
 Bar = Callable[[str], contextlib.AbstractContextManager[Progress]]
@@ -1017,7 +1017,7 @@ def read_request(
     *,
     overrides: list[str] | None = None,
 ) -> Request:
-    """Read scenario.toml; paths in it are relative to its folder.
+    """Read scenario.toml; paths in it, but no URLs, are relative to its folder.
 
     `overrides` replace keys, each as `section.key=value` in TOML.
     """
@@ -1126,7 +1126,7 @@ def _streamed(
         n_bins=file.data.bins or 0,
         null_values=file.data.null_values,
     )
-    path = folder / file.data.path
+    path = beside(folder, file.data.path)
     histograms = scan(path, rows)
     return streamed_scenario(
         histograms,
@@ -1161,7 +1161,7 @@ def _table(file: ScenarioFile, folder: Path) -> pa.Table:
         raise ArgumentError(msg)
     if path is None:
         return _DATASETS[dataset or ""]()
-    return read_table(folder / path, null_values=file.data.null_values)
+    return read_table(beside(folder, path), null_values=file.data.null_values)
 
 
 def _worlds_section(file: ScenarioFile) -> object:
@@ -1182,7 +1182,7 @@ def _worlds_section(file: ScenarioFile) -> object:
 def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
     if file.worlds:
         return {
-            name: read_table(folder / path, null_values=file.data.null_values)
+            name: read_table(beside(folder, path), null_values=file.data.null_values)
             for name, path in file.worlds.items()
         }
     if file.plugin:

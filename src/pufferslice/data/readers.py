@@ -12,7 +12,7 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias
 
 import narwhals as nw
@@ -21,7 +21,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from pufferslice._core.files import open_regular
+from pufferslice._core.files import open_regular, protocol_of
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.data.frames import (
@@ -32,8 +32,14 @@ from pufferslice.data.frames import (
     missing_rows,
     without_missing,
 )
-from pufferslice.errors import ArgumentError, TableError
+from pufferslice.data.remote import Cache, RemoteFile
+from pufferslice.errors import ArgumentError, StorageError, TableError
 
+DataFile: TypeAlias = Path | RemoteFile
+"""A file of this machine, or of a filesystem that fsspec knows."""
+
+_LOCAL: Final = ("file", "local")
+"""Protocols that are paths of this machine, for which fsspec is not needed."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK = b"PAR1"
 _GZIP_MARK = b"\x1f\x8b"
@@ -49,7 +55,7 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
 
     An empty cell is missing, and so is every text in `null_values`; nothing else is. Blank lines
     of a CSV file are skipped. Several Parquet files must have the same columns and types and are
-    joined in the order of their names.
+    joined in the order of their names. A URL such as s3://bucket/people needs the extra `scale`.
     """
     if isinstance(null_values, str):
         text = given(null_values)
@@ -75,12 +81,15 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
     return table
 
 
-def data_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files."""
-    target, pattern = Path(path), str(path)
+def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
+    """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files.
+
+    A URL such as s3://bucket/people names files of another filesystem.
+    """
+    target, pattern = _target(path), str(path)
+    files: Sequence[DataFile]
     if target.is_dir():
-        files = sorted(target.glob("*.parquet"))
-        nested = sum(1 for _ in target.glob("*/**/*.parquet"))
+        files, nested = _in_folder(target)
         if nested or not files:
             msg = (
                 f"folder {pattern!r} must hold Parquet files, and none in its subfolders; it has "
@@ -89,8 +98,12 @@ def data_files(path: str | os.PathLike[str]) -> list[Path]:
             )
             raise TableError(msg)
     elif glob.has_magic(pattern) and not target.exists():
-        files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
-        other = sum(1 for file in files if file.suffix.lower() != ".parquet")
+        files = (
+            target.matches()
+            if isinstance(target, RemoteFile)
+            else sorted(map(Path, glob.glob(str(target), recursive=True)))  # noqa: PTH207 - any root
+        )
+        other = sum(1 for file in files if not str(file).lower().endswith(".parquet"))
         if other or not files:
             msg = (
                 f"glob {pattern!r} must match Parquet files and nothing else; it matches "
@@ -101,8 +114,10 @@ def data_files(path: str | os.PathLike[str]) -> list[Path]:
         suffix_of(target)
         return [target]
     names: dict[tuple[int, int], Path] = {}
-    # A link to nothing is left for the reader, who says so.
-    for file in filter(Path.exists, files):
+    for file in files:
+        # A link to nothing is left for the reader, who says so; object stores have no links.
+        if isinstance(file, RemoteFile) or not file.exists():
+            continue
         about = file.stat()
         first = names.setdefault((about.st_dev, about.st_ino), file)
         if first is not file:
@@ -111,14 +126,58 @@ def data_files(path: str | os.PathLike[str]) -> list[Path]:
                 "remove the link, or name files with a glob"
             )
             raise TableError(msg)
-    return files
+    return list(files)
 
 
-def suffix_of(path: Path) -> str:
+def _target(path: str | os.PathLike[str]) -> DataFile:
+    protocol = protocol_of(path)
+    if protocol is None:
+        return Path(path)
+    if not isinstance(path, str) or "://" not in path:
+        msg = f"give the URL of {protocol}:// as a string; a Path drops one of its slashes"
+        raise ArgumentError(msg)
+    remote = RemoteFile(path)
+    if protocol not in _LOCAL:
+        return remote
+    local = Path(path.partition("://")[2])
+    if not local.is_absolute():
+        msg = f"a URL of {protocol}:// needs a third slash and an absolute path; or give the path"
+        raise ArgumentError(msg)
+    return local
+
+
+def _in_folder(folder: DataFile) -> tuple[Sequence[DataFile], int]:
+    """The Parquet files of a folder, and how many there are in those below it."""
+    if isinstance(folder, Path):
+        nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
+        return sorted(folder.glob("*.parquet")), nested
+    return folder.parquet_files()
+
+
+def beside(folder: Path, path: str) -> str | Path:
+    """A path that is relative to a folder; a URL is relative to nothing."""
+    return folder / path if protocol_of(path) is None else path
+
+
+def place_of(file: DataFile) -> str:
+    """The same for all names of a file."""
+    return file.place if isinstance(file, RemoteFile) else str(file.resolve())
+
+
+def state_of(file: DataFile) -> list[object]:
+    """Size and version, or time of change, of a file."""
+    if isinstance(file, RemoteFile):
+        return file.state
+    about = file.stat()
+    return [about.st_size, about.st_mtime_ns]
+
+
+def suffix_of(path: DataFile) -> str:
     """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
-    stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
-    suffix = stem.suffix.lower()
-    if suffix in SEPARATORS or (suffix == ".parquet" and stem is path):
+    name = PurePath(str(path).lower())
+    stem = name.with_suffix("") if name.suffix == ".gz" else name
+    suffix = stem.suffix
+    if suffix in SEPARATORS or (suffix == ".parquet" and stem is name):
         return suffix
     msg = (
         f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
@@ -128,7 +187,7 @@ def suffix_of(path: Path) -> str:
 
 
 def _check_same_fields(
-    file: Path, schema: pa.Schema, first_file: Path, first_schema: pa.Schema
+    file: DataFile, schema: pa.Schema, first_file: DataFile, first_schema: pa.Schema
 ) -> None:
     fields, first_fields = (
         [(field.name, str(field.type), field.nullable) for field in fields]
@@ -144,27 +203,33 @@ def _check_same_fields(
 
 
 @contextlib.contextmanager
-def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
+def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
     """A Parquet file, open for reading; anything else, and a damaged one, is refused."""
-    with opened(path) as file:
+    with opened(path, cache="none") as file:
         head = file.read(4)
         file.seek(-min(4, len(head)), os.SEEK_END)
         tail = file.read(4)
-    if head != _PARQUET_MARK:
-        raise not_what_it_says(path, "Parquet", head)
-    if tail != _PARQUET_MARK:
-        msg = f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
-        raise TableError(msg)
-    try:
-        with pa.parquet.ParquetFile(path, buffer_size=buffer_size) as parquet:
-            yield parquet
-    except (pa.ArrowException, OSError) as error:
-        kind = type(error).__name__
-        msg = f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"
-        raise TableError(msg) from None  # the cause may quote what was read
+        if head != _PARQUET_MARK:
+            raise not_what_it_says(path, "Parquet", head)
+        if tail != _PARQUET_MARK:
+            msg = f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
+            raise TableError(msg)
+        try:
+            # Over a network, the columns of a row group that are side by side are one request.
+            is_remote = isinstance(path, RemoteFile)
+            source = file if isinstance(path, RemoteFile) else path
+            size = 0 if is_remote else buffer_size
+            with pa.parquet.ParquetFile(source, buffer_size=size, pre_buffer=is_remote) as parquet:
+                yield parquet
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            kind = type(error).__name__
+            msg = f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"
+            raise TableError(msg) from None  # the cause may quote what was read
 
 
-def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
+def _read_csv(path: DataFile, null_values: Sequence[str]) -> pa.Table:
     table = None
     with contextlib.suppress(pa.ArrowException):
         table = _parse_csv(path, null_values, None)
@@ -176,7 +241,7 @@ def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
     return table
 
 
-def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
+def _why_unreadable(path: DataFile, null_values: Sequence[str]) -> TableError:
     """What is wrong with a CSV file; its text is never shown."""
     # First, because pyarrow cannot hand over a row that is not UTF-8.
     if not _is_text(path):
@@ -203,7 +268,7 @@ def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
 
 
 def _parse_csv(
-    path: Path,
+    path: DataFile,
     null_values: Sequence[str],
     handler: Handler | None,
 ) -> pa.Table:
@@ -220,7 +285,7 @@ def _parse_csv(
         return table
 
 
-def _parse_options(path: Path, handler: Handler | None = None) -> pa.csv.ParseOptions:
+def _parse_options(path: DataFile, handler: Handler | None = None) -> pa.csv.ParseOptions:
     return pa.csv.ParseOptions(
         delimiter=SEPARATORS[suffix_of(path)], newlines_in_values=True, invalid_row_handler=handler
     )
@@ -238,7 +303,7 @@ def _convert_options(
     )
 
 
-def _is_text(path: Path) -> bool:
+def _is_text(path: DataFile) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with text_of(path) as file:
@@ -253,12 +318,12 @@ def _is_text(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def text_of(path: Path) -> Iterator[IO[bytes]]:
+def text_of(path: DataFile) -> Iterator[IO[bytes]]:
     """The file, unpacked if its name says gzip; refused if it is not what its name says.
 
     Bytes that are not UTF-8, and damaged gzip, are a `TableError` wherever they are read.
     """
-    zipped = path.suffix.lower() == ".gz"
+    zipped = str(path).lower().endswith(".gz")
     try:
         with opened(path) as file:
             head = file.read(4)
@@ -278,17 +343,19 @@ def text_of(path: Path) -> Iterator[IO[bytes]]:
         raise TableError(msg) from None
 
 
-def opened(path: Path) -> IO[bytes]:
-    """The file, open for reading; an empty one is refused."""
-    file = open_regular(path)
-    if not os.fstat(file.fileno()).st_size:
+def opened(path: DataFile, cache: Cache = "readahead") -> IO[bytes]:
+    """The file, open for reading; an empty one is refused. `cache` is for remote files."""
+    file = path.open(cache) if isinstance(path, RemoteFile) else open_regular(path)
+    is_empty = not file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if is_empty:
         file.close()
         msg = f"{str(path)!r} is an empty file; copy it again"
         raise TableError(msg)
     return file
 
 
-def not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
+def not_what_it_says(path: DataFile, wanted: str, head: bytes = b"") -> TableError:
     """The error for a file whose first bytes are not what its name says."""
     kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
     kind = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
@@ -325,7 +392,7 @@ _BUFFER: Final = 2**20
 class Piece(NamedTuple):
     """A part of a file that can be read by itself: a row group, or the whole of a CSV file."""
 
-    file: Path
+    file: DataFile
     row_group: int
     """Number of the row group, 0 for a CSV file."""
     n_rows: int
@@ -345,7 +412,7 @@ class Reading(NamedTuple):
     null_values: tuple[str, ...] = ()
 
 
-def pieces_of(files: Sequence[Path], columns: Sequence[str]) -> list[Piece]:
+def pieces_of(files: Sequence[DataFile], columns: Sequence[str]) -> list[Piece]:
     """All pieces of all files, in order; files of different columns, or without rows, are refused.
 
     Only the ends of the files are read.
@@ -414,7 +481,7 @@ def _check_schema(schema: pa.Schema, columns: Sequence[str]) -> None:
     check_columns(nw.from_native(schema.empty_table(), eager_only=True), columns)
 
 
-def _csv_batches(path: Path, reading: Reading) -> Iterator[pa.Table]:
+def _csv_batches(path: DataFile, reading: Reading) -> Iterator[pa.Table]:
     try:
         types = _csv_types(path, reading)
         with text_of(path) as text:
@@ -433,7 +500,7 @@ def _csv_batches(path: Path, reading: Reading) -> Iterator[pa.Table]:
         raise TableError(msg) from None
 
 
-def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
+def _csv_types(path: DataFile, reading: Reading) -> dict[str, pa.DataType]:
     """Types by the first batch, but numbers may have decimals further down."""
     with text_of(path) as text:
         schema = _opened_csv(text, path, reading, {}).schema
@@ -454,7 +521,7 @@ def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
 
 def _opened_csv(
     text: Any,  # noqa: ANN401 - an open file of bytes
-    path: Path,
+    path: DataFile,
     reading: Reading,
     types: dict[str, pa.DataType],
 ) -> pa.csv.CSVStreamingReader:

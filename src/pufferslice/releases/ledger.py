@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final, get_args
 
 from pufferslice._core.checks import is_a
-from pufferslice._core.files import parsed_json
+from pufferslice._core.files import check_local, parsed_json
 from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
 from pufferslice.releases.storage import NOT_YET, Connection, Event, SqliteFile
@@ -78,6 +78,7 @@ class Ledger:
             from pufferslice.releases.postgres import Database  # noqa: PLC0415
 
             return Database(self._location)
+        check_local(self._location)
         return SqliteFile(Path(self._location))
 
     @property

@@ -3,9 +3,12 @@
 
 import contextlib
 import hashlib
+import logging
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 import attrs
@@ -20,18 +23,20 @@ from pufferslice.errors import ArgumentError, ClusterError, MissingExtraError, P
 from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid, Histograms, Strata, added
 from pufferslice.scenario.simulator import floats_in
-from pufferslice.sensitivity.binned import Tally, grouped
+from pufferslice.sensitivity.binned import CountedRows, Tally, grouped
 from pufferslice.sensitivity.scan import (
+    START,
+    Checkpoint,
     RowScan,
     check_some,
     counted_outputs,
-    scan_files,
-    scan_piece,
+    rows_of_pieces,
 )
 from pufferslice.sensitivity.strata import (
     MOST_ROWS,
     Announce,
     Cut,
+    KeptStrata,
     PairWork,
     Stratum,
     check_counted,
@@ -39,7 +44,6 @@ from pufferslice.sensitivity.strata import (
     cuts_of,
     few_directions,
     rows_changed,
-    strata_digest,
     unannounced,
 )
 from pufferslice.sensitivity.tables import MatchingTables
@@ -48,6 +52,7 @@ try:
     import dask
     import dask.array
     import dask.dataframe
+    import dask.sizeof
     import distributed
     import pandas as pd
 except ModuleNotFoundError as error:
@@ -57,11 +62,19 @@ except ModuleNotFoundError as error:
 PARTS_PER_SUM: Final = 8
 """Histograms that are added in one task."""
 
+LEAVES_PER_PART: Final = PARTS_PER_SUM**2
+"""Histograms that are added on the cluster; the client adds these sums."""
+
 MOST_ROWS_PER_TASK: Final = 2**24
 _TASKS_PER_THREAD: Final = 4
+_MOST_ROWS_PER_PARTITION: Final = 2**20
+"""Of a shuffle; a worker holds one of each thread in memory."""
 _SECONDS_TO_CONNECT: Final = 10
 
 Result = TypeVar("Result")
+
+# Dask would take them for a few bytes, and keep too many in the memory of a worker.
+dask.sizeof.sizeof.register(Histograms, lambda histograms: histograms.counts.nbytes)
 
 
 @contextlib.contextmanager
@@ -75,10 +88,14 @@ def cluster_client(
     with contextlib.ExitStack() as stack:
         if workers is not None:
             check_count(1, workers=workers)
+            # Workers may write rows there, and one that is killed leaves them.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pufferslice-workers-"))
+            stack.enter_context(dask.config.set({"temporary-directory": folder}))
             cluster = distributed.LocalCluster(
                 n_workers=workers,
                 threads_per_worker=max(1, n_cores() // workers),
                 dashboard_address="127.0.0.1:0",
+                silence_logs=logging.ERROR,
             )
             yield stack.enter_context(distributed.Client(stack.enter_context(cluster)))
             return
@@ -90,50 +107,52 @@ def cluster_client(
         yield stack.enter_context(client)
 
 
-def scan_anywhere(
-    path: str | os.PathLike[str],
-    scan: RowScan,
-    *,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    progress: Progress = silent,
-) -> Histograms:
-    """Scan files in this process, in local worker processes, or on a running cluster.
-
-    The result is the same, bit for bit. `spill_files` reads the same files once more, in this
-    process; `spill_dask_frame` keeps rows on the cluster.
-    """
-    if workers is None and scheduler is None:
-        return scan_files(path, scan, checkpoint=checkpoint, progress=progress)
-    if checkpoint is not None:
-        msg = (
-            "a checkpoint is for a scan in one process; on a cluster, lost tasks run again. "
-            "Leave checkpoint out"
-        )
-        raise ArgumentError(msg)
-    with cluster_client(workers=workers, scheduler=scheduler) as client:
-        return scan_cluster_files(path, scan, client, progress=progress)
-
-
 def scan_cluster_files(
     path: str | os.PathLike[str],
     scan: RowScan,
     client: distributed.Client,
     *,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
 ) -> Histograms:
-    """Count the rows of Parquet files on a cluster whose workers see the same files.
+    """Count the rows of files on a cluster whose workers see the same files.
+
+    With `checkpoint`, this process saves there what is counted, as `scan_files` does, and either of
+    them resumes from it: what was counted by tasks in the order of the files is not read again.
 
     Guarantee: the result is that of all rows at once, bit for bit, also if workers are lost.
     """
     pieces = pieces_of(data_files(path), scan.columns)
-    n_threads = sum(client.nthreads().values())
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
+    counted_before, position = (None, START) if saved is None else saved.load()
+    tally = Tally(scan.grid, 1)
+    if counted_before is not None:
+        tally.add_histograms(counted_before)
+    numbers = {piece: i for i, piece in enumerate(pieces)}
+    left = [p for p in pieces[position.n_pieces :] if numbers[p] not in position.ahead]
+    n_rows = sum(piece.n_rows for piece in pieces)
+    n_threads = max(1, sum(client.nthreads().values()))
+    most_rows = min(MOST_ROWS_PER_TASK, n_rows // (_TASKS_PER_THREAD * n_threads))
+    tasks = _tasks(left, most_rows, n_skipped=position.n_rows_of_next)
     shared_scan = client.submit(_itself, scan)
-    tasks = _tasks(pieces, n_threads)
-    leaves = [client.submit(_shielded, _count_pieces, task, shared_scan) for task in tasks]
-    n_rows = [sum(piece.n_rows for piece in task) for task in tasks]
-    return _summed(client, leaves, n_rows, scan.grid, progress)
+    parts = _sums(
+        client,
+        [client.submit(_shielded, _count, task, shared_scan) for task in tasks],
+        [sum(piece.n_rows for piece in task.pieces) - task.n_skipped for task in tasks],
+        scan.grid,
+        lambda done, _: progress(position.n_rows + done, n_rows),
+        # So that about one task of each thread is lost with this process.
+        leaves_per_part=LEAVES_PER_PART if saved is None else min(LEAVES_PER_PART, n_threads),
+    )
+    done: list[int] = []
+    for part, histograms in parts:
+        tally.add_histograms(histograms)
+        done += [numbers[piece] for task in tasks[part] for piece in task.pieces]
+        if saved is not None and (saved.is_due or len(done) == len(left)):
+            reached = position.after(done, tally.n_rows + tally.n_dropped)
+            saved.save(tally.histograms(), reached)
+    check_some(tally.n_rows, tally.n_dropped)
+    return tally.histograms()
 
 
 def scan_dask_frame(
@@ -147,53 +166,26 @@ def scan_dask_frame(
     shared_scan = dask.delayed(_itself)(scan)
     columns = [name for name in frame.columns if name in scan.columns]
     parts = frame[columns].to_delayed() if columns else frame.to_delayed()
-    leaves = client.compute(
-        [dask.delayed(_shielded)(_count_frame, part, shared_scan) for part in parts]
-    )
-    return _summed(client, leaves, [1] * len(leaves), scan.grid, progress)
+    leaves = client.compute([dask.delayed(_shielded)(_count, part, shared_scan) for part in parts])
+    return _summed(client, leaves, scan.grid, progress)
 
 
 @final
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ClusterStrata:
+class ClusterStrata(KeptStrata):
     """The strata of one secret on the workers of a cluster, which couple them.
 
     They are there for as long as the client is connected and something uses them.
     """
 
-    cut: Cut
-    dim: int
-    digests: tuple[str, ...]
-    """SHA-256 of the rows of each stratum."""
-    borders: Integers
-    """Where, in each stratum, the rows at its first and its last place are; (n_strata, 2)."""
     strata: tuple[distributed.Future, ...]
     """Each a `Stratum`."""
     client: distributed.Client
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the secret."""
-        return self.cut.n_rows
-
-    @property
-    def n_strata(self) -> int:
-        """Number of strata."""
-        return self.cut.n_strata
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over the rows and how they are cut: that of the same rows on disk."""
-        return strata_digest(self.cut, self.dim, self.digests, self.borders)
 
     def rows(self, stratum: int) -> Floats:
         """The rows of one stratum, which come to this process."""
         rows: Floats = _result(self.strata[stratum]).rows
         return rows
-
-    def masses(self, stratum: int) -> Integers:
-        """The integer mass of each of these rows; their sum is the same in every stratum."""
-        return self.cut.masses_in_order(stratum, self.borders[stratum])
 
     def each_pair(
         self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
@@ -209,8 +201,32 @@ class ClusterStrata:
         for future in ready:
             yield _result(future)
 
-    def __repr__(self) -> str:
-        return f"ClusterStrata(n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim})"
+
+def spill_cluster_files(
+    path: str | os.PathLike[str],
+    scan: RowScan,
+    histograms: Histograms,
+    client: distributed.Client,
+    *,
+    most_rows: int = MOST_ROWS,
+    announce: Announce = unannounced,
+    progress: Progress = silent,
+) -> dict[str, ClusterStrata]:
+    """As `spill_files`, for the files of `scan_cluster_files`; the rows stay on the cluster.
+
+    As of `spill_dask_frame`: the strata are there while the client is connected.
+    """
+    pieces = pieces_of(data_files(path), scan.columns)
+    tasks = _tasks(pieces, _MOST_ROWS_PER_PARTITION)
+    return _spilled(
+        [dask.delayed(task, traverse=False) for task in tasks],
+        scan,
+        histograms,
+        client,
+        most_rows=most_rows,
+        announce=announce,
+        progress=progress,
+    )
 
 
 def spill_dask_frame(
@@ -231,6 +247,28 @@ def spill_dask_frame(
 
     Guarantee: strata and couplings are those of one process, bit for bit.
     """
+    columns = [name for name in frame.columns if name in scan.columns]
+    return _spilled(
+        frame[columns].to_delayed(),
+        scan,
+        histograms,
+        client,
+        most_rows=most_rows,
+        announce=announce,
+        progress=progress,
+    )
+
+
+def _spilled(
+    parts: Sequence[Any],
+    scan: RowScan,
+    histograms: Histograms,
+    client: distributed.Client,
+    *,
+    most_rows: int,
+    announce: Announce,
+    progress: Progress,
+) -> dict[str, ClusterStrata]:
     check_spillable(histograms)
     check_count(1, most_rows=most_rows)
     dim = histograms.grid.dim
@@ -238,8 +276,6 @@ def spill_dask_frame(
     owners = [(secret, k) for secret, cut in cuts.items() for k in range(cut.n_strata)]
     firsts = {secret: owners.index((secret, 0)) for secret in cuts}
     announce(8 * dim * sum(cuts[secret].size(k) for secret, k in owners))
-    columns = [name for name in frame.columns if name in scan.columns]
-    parts = frame[columns].to_delayed()
     shared_scan = dask.delayed(_itself)(scan)
     counted = client.compute(
         [dask.delayed(_shielded)(_count_secrets, part, shared_scan) for part in parts]
@@ -315,47 +351,62 @@ def scan_dask_array(
             for x, s in zip(rows, secrets, strict=True)
         ]
     )
-    return _summed(client, leaves, [1] * len(leaves), grid, silent)
+    return _summed(client, leaves, grid, silent)
 
 
-def _tasks(pieces: Sequence[Piece], n_threads: int) -> list[list[Piece]]:
-    """Neighbouring pieces in one task, so that histograms are few and all workers are busy."""
-    total = sum(piece.n_rows for piece in pieces)
-    wanted = min(MOST_ROWS_PER_TASK, total // (_TASKS_PER_THREAD * max(1, n_threads)))
-    tasks: list[list[Piece]] = [[]]
+class _Task(NamedTuple):
+    """Neighbouring pieces that one task reads."""
+
+    pieces: tuple[Piece, ...]
+    n_skipped: int
+    """Rows that begin the first piece and are left out."""
+
+
+def _tasks(pieces: Sequence[Piece], most_rows: int, *, n_skipped: int = 0) -> list[_Task]:
+    """All pieces in their order; more rows than `most_rows` only if one piece has them."""
+    together: list[list[Piece]] = []
     n_rows = 0
     for piece in pieces:
-        if tasks[-1] and n_rows + piece.n_rows > wanted:
-            tasks.append([])
+        if together and n_rows + piece.n_rows <= most_rows:
+            together[-1].append(piece)
+        else:
+            together.append([piece])
             n_rows = 0
-        tasks[-1].append(piece)
         n_rows += piece.n_rows
-    return tasks
+    return [_Task(tuple(p), 0 if i else n_skipped) for i, p in enumerate(together)]
 
 
 def _summed(
+    client: distributed.Client, leaves: list[Any], grid: BinGrid, progress: Progress
+) -> Histograms:
+    """The sum of all leaves, each a partition."""
+    if not leaves:
+        msg = "there is nothing to scan: no partitions; give a frame or files with at least one"
+        raise ArgumentError(msg)
+    histograms = added(part for _, part in _sums(client, leaves, [1] * len(leaves), grid, progress))
+    check_some(sum(histograms.n_rows.values()), histograms.n_dropped)
+    return histograms
+
+
+def _sums(
     client: distributed.Client,
     leaves: list[Any],
     n_rows: list[int],
     grid: BinGrid,
     progress: Progress,
-) -> Histograms:
-    """The sum of all leaves, added on the cluster."""
-    if not leaves:
-        msg = "there is nothing to scan: no partitions; give a frame or files with at least one"
-        raise ArgumentError(msg)
+    *,
+    leaves_per_part: int = LEAVES_PER_PART,
+) -> Iterator[tuple[slice, Histograms]]:
+    """Sums of neighbouring leaves, made on the cluster, as they are ready; and of which leaves."""
     sizes = {leaf.key: n for leaf, n in zip(leaves, n_rows, strict=True)}
-    level = list(leaves)
-    while len(level) > 1:
-        level = [
-            client.submit(added, level[i : i + PARTS_PER_SUM])
-            for i in range(0, len(level), PARTS_PER_SUM)
-        ]
-    (root,) = level
+    starts = range(0, len(leaves), leaves_per_part)
+    parts = [slice(start, start + leaves_per_part) for start in starts]
+    part_of = {leaf.key: i // leaves_per_part for i, leaf in enumerate(leaves)}
+    n_left = Counter(part_of.values())
+    roots = [_added_in_tree(client, leaves[part]) for part in parts]
     ready = distributed.as_completed(leaves)
     # A leaf without references is dropped as soon as it is added.
     leaves.clear()
-    level.clear()
     done, total = 0, sum(sizes.values())
     try:
         for leaf in ready:
@@ -363,7 +414,11 @@ def _summed(
                 leaf.result()
             done += sizes[leaf.key]
             progress(done, total)
-        histograms: Histograms = root.result()
+            part = part_of[leaf.key]
+            n_left[part] -= 1
+            if not n_left[part]:
+                yield parts[part], roots[part].result()
+                roots[part] = None
     except (MemoryError, distributed.KilledWorker) as error:
         mebibytes = grid.n_bytes(1) / 2**20
         msg = (
@@ -380,8 +435,15 @@ def _summed(
         raise
     except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
         raise _failed(error) from None
-    check_some(sum(histograms.n_rows.values()), histograms.n_dropped)
-    return histograms
+
+
+def _added_in_tree(client: distributed.Client, level: list[Any]) -> Any:  # noqa: ANN401 - a future
+    while len(level) > 1:
+        level = [
+            client.submit(added, level[i : i + PARTS_PER_SUM])
+            for i in range(0, len(level), PARTS_PER_SUM)
+        ]
+    return level[0]
 
 
 def _failed(error: Exception) -> ClusterError:
@@ -420,15 +482,17 @@ def _itself(value: Any) -> Any:  # noqa: ANN401 - a task that can be run again i
     return value
 
 
-def _count_pieces(pieces: Sequence[Piece], scan: RowScan) -> Histograms:
-    return added(scan_piece(piece, scan) for piece in pieces)
+def _rows_in(part: Any, scan: RowScan) -> Iterator[CountedRows]:  # noqa: ANN401 - task or partition
+    if isinstance(part, _Task):
+        yield from rows_of_pieces(part.pieces, scan, part.n_skipped)
+    elif len(part):
+        yield scan.rows(part)
 
 
-def _count_frame(part: Any, scan: RowScan) -> Histograms:  # noqa: ANN401 - a partition
-    if not len(part):
-        return Histograms.none(scan.grid)
+def _count(part: Any, scan: RowScan) -> Histograms:  # noqa: ANN401 - as above
     tally = Tally(scan.grid, 1)
-    tally.add_rows(scan.rows(part))
+    for rows in _rows_in(part, scan):
+        tally.add_rows(rows)
     return tally.histograms()
 
 
@@ -458,35 +522,37 @@ class _Facts(NamedTuple):
     counts: Histograms
 
 
-def _count_secrets(part: Any, scan: RowScan) -> Counter[str]:  # noqa: ANN401 - a partition
-    """Rows of each secret in a partition."""
-    if not len(part):
-        return Counter()
-    rows = scan.rows(part)
-    counts = np.bincount(rows.codes, minlength=len(rows.secrets)).tolist()
-    return Counter(dict(zip(rows.secrets, counts, strict=True)))
+def _count_secrets(part: Any, scan: RowScan) -> Counter[str]:  # noqa: ANN401 - as above
+    """Rows of each secret."""
+    result = Counter[str]()
+    for rows in _rows_in(part, scan):
+        counts = np.bincount(rows.codes, minlength=len(rows.secrets)).tolist()
+        result.update(dict(zip(rows.secrets, counts, strict=True)))
+    return result
 
 
 def _numbered(
-    part: Any,  # noqa: ANN401 - a partition
+    part: Any,  # noqa: ANN401 - as above
     scan: RowScan,
     cuts: Mapping[str, Cut],
     firsts: Mapping[str, int],
     offsets: Mapping[str, int],
 ) -> pd.DataFrame:
-    """The prepared rows of a partition with the numbers of their strata; some are there twice."""
-    blocks = []
-    rows = scan.rows(part) if len(part) else None
-    if rows is not None and len(rows.codes):
+    """Prepared rows with the numbers of their strata; some are there twice."""
+    blocks, n_seen = [], Counter(offsets)
+    for rows in _rows_in(part, scan):
+        if not len(rows.codes):
+            continue
         order = grouped(rows.codes, len(rows.secrets))
         ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
         for secret, chosen in zip(rows.secrets, np.split(order, ends[:-1]), strict=True):
             if secret not in cuts:
                 raise rows_changed()
-            first = offsets.get(secret, 0)
+            first = n_seen[secret]
             source, strata, places = cuts[secret].split(first, len(chosen))
             numbers = [firsts[secret] + strata, first + source, places]
             blocks.append((np.column_stack(numbers), rows.outputs[chosen[source]]))
+            n_seen[secret] += len(chosen)
     return _numbered_frame(blocks, scan.grid.dim)
 
 

@@ -2,10 +2,12 @@
 """One pass over files, tables or arrays: histograms of every secret along every slice."""
 
 import contextlib
+import itertools
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
@@ -29,7 +31,15 @@ from pufferslice._core.files import (
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.data.frames import Frame, check_columns, counted, frame_of, labels_of, missing_rows
-from pufferslice.data.readers import Piece, Reading, batches, data_files, pieces_of
+from pufferslice.data.readers import (
+    Piece,
+    Reading,
+    batches,
+    data_files,
+    pieces_of,
+    place_of,
+    state_of,
+)
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.variation import check_ends, check_reached
@@ -52,7 +62,7 @@ from pufferslice.sensitivity.strata import (
 )
 
 FORMAT: Final = "pufferslice-scan"
-VERSION: Final = 1
+VERSION: Final = 2
 
 SECONDS_BETWEEN: Final = 30.0
 """How often a running scan is saved."""
@@ -237,11 +247,10 @@ def scan_files(
     """
     pieces = pieces_of(data_files(path), scan.columns)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
-    tally, position = Tally(scan.grid), START
-    state = None if saved is None else saved.load()
-    if state is not None:
-        histograms, position = state
-        tally.add_histograms(histograms)
+    counted_before, position = (None, START) if saved is None else saved.load()
+    tally = Tally(scan.grid)
+    if counted_before is not None:
+        tally.add_histograms(counted_before)
     total = sum(piece.n_rows for piece in pieces)
     with contextlib.closing(_prepared_ahead(scan, pieces, position)) as ready:
         for rows, reached in ready:
@@ -256,12 +265,12 @@ def scan_files(
     return histograms
 
 
-def scan_piece(piece: Piece, scan: RowScan) -> Histograms:
-    """Count the rows of one piece of a file on one thread: the work of one task of a cluster."""
-    tally = Tally(scan.grid, 1)
-    for _, table, _ in _tables(scan, [piece], START):
-        tally.add_rows(_rows_of(scan, piece, table))
-    return tally.histograms()
+def rows_of_pieces(
+    pieces: Sequence[Piece], scan: RowScan, n_skipped: int = 0
+) -> Iterator[CountedRows]:
+    """Rows ready to be counted, without those that begin the first piece; on one thread."""
+    for piece, table, _ in _tables(scan, pieces, Position(0, n_skipped, 0)):
+        yield _rows_of(scan, piece, table)
 
 
 def scan_tables(
@@ -302,11 +311,16 @@ def spill_files(
     check_spillable(histograms)
     pieces = pieces_of(data_files(path), scan.columns)
     rows = f"{most_rows} {sorted(histograms.n_rows.items())}"
-    data = _data_digest(pieces)
-    identity = {**scan.parts(), "data": data, "rows": digest(rows.encode())}
+
+    def identity() -> dict[str, str]:
+        """Of rows that a later process may take up."""
+        if folder is None:
+            return {}
+        return {**scan.parts(), "data": _data_digest(pieces), "rows": digest(rows.encode())}
+
     place = SpillFolder(folder)
     try:
-        before = spilled_before(place, identity, histograms, most_rows)
+        before = spilled_before(place, identity(), histograms, most_rows)
         if before is not None:
             return before
         total = sum(histograms.n_rows.values()) + histograms.n_dropped
@@ -318,7 +332,7 @@ def spill_files(
                 spill.add_rows(counted_rows)
                 progress(reached.n_rows, total)
             # The digest of the files as they are now: of changed ones nothing is taken up later.
-            return spill.finished({**identity, "data": _data_digest(pieces)})
+            return spill.finished(identity())
     except BaseException:
         place.close()
         raise
@@ -508,11 +522,23 @@ def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:
 
 
 class Position(NamedTuple):
-    """Progress of a scan: pieces done, rows of the next one, and rows in total."""
+    """Progress of a scan."""
 
     n_pieces: int
+    """The first so many pieces are done."""
     n_rows_of_next: int
+    """Rows that are done of the next one."""
     n_rows: int
+    """Rows that are done in total."""
+    ahead: Sequence[int] = ()
+    """Numbers of later pieces that are done already: a cluster counts in any order."""
+
+    def after(self, done: Collection[int], n_rows: int) -> "Position":
+        """The position once these pieces are done too, and so many rows in total."""
+        finished = {*self.ahead, *done}
+        first = next(i for i in itertools.count(self.n_pieces) if i not in finished)
+        n_rows_of_next = self.n_rows_of_next if first == self.n_pieces else 0
+        return Position(first, n_rows_of_next, n_rows, sorted(i for i in finished if i > first))
 
 
 START: Final = Position(0, 0, 0)
@@ -521,19 +547,25 @@ START: Final = Position(0, 0, 0)
 class Checkpoint:
     """A file with a complete state of a scan; it is replaced atomically.
 
-    It contains histograms of the data, so only its owner may read it.
+    One process and a cluster write the same file, and resume from each other's. It contains
+    histograms of the data, so only its owner may read it.
     """
 
     def __init__(self, path: Path, scan: RowScan, pieces: Sequence[Piece]) -> None:
         self._path = path
-        self._identity = {**scan.parts(), "data": _data_digest(pieces)}
+        self._identity = {
+            **scan.parts(),
+            "data": _data_digest(pieces),
+            # Not imported by name: the package names this module for type checkers.
+            "version of pufferslice": sys.modules["pufferslice"].__version__,
+        }
         self._saved_at = time.monotonic()
 
-    def load(self) -> tuple[Histograms, Position] | None:
-        """The last saved state; None if there is no file. The state of another scan is refused."""
+    def load(self) -> tuple[Histograms | None, Position]:
+        """The last saved state; the start if there is no file. That of another scan is refused."""
         if not self._path.exists():
             check_room(self._path.parent)
-            return None
+            return None, START
         head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
         facts = self._facts(head, body) if separator else None
         if facts is None:
@@ -591,20 +623,19 @@ def _state_digest(identity: object, position: Sequence[object], body: bytes) -> 
 
 
 def _data_digest(pieces: Sequence[Piece]) -> str:
-    """Digest of names, sizes and modification times of the files."""
-    facts = []
-    for file in dict.fromkeys(piece.file for piece in pieces):
-        about = file.stat()
-        facts.append([str(file.resolve()), about.st_size, about.st_mtime_ns])
-    return digest(canonical_json(facts))
+    """Digest of names, sizes and modification times, or versions, of the files."""
+    files = dict.fromkeys(piece.file for piece in pieces)
+    return digest(canonical_json([[place_of(file), *state_of(file)] for file in files]))
 
 
 def _tables(
-    scan: RowScan, pieces: list[Piece], start: Position
+    scan: RowScan, pieces: Sequence[Piece], start: Position
 ) -> Generator[tuple[Piece, pa.Table, Position]]:
     """Batches of rows, with their piece and the position after them."""
     n_rows = start.n_rows
     for index in range(start.n_pieces, len(pieces)):
+        if index in start.ahead:
+            continue
         piece = pieces[index]
         skip = start.n_rows_of_next if index == start.n_pieces else 0
         seen = 0
@@ -614,7 +645,7 @@ def _tables(
             seen += table.num_rows
             n_rows += rest.num_rows
             if rest.num_rows:
-                yield piece, rest, Position(index, seen, n_rows)
+                yield piece, rest, Position(index, seen, n_rows, start.ahead)
         if not seen:
             msg = f"{piece} has no rows; leave it out"
             raise TableError(msg)

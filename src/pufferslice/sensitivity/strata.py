@@ -14,6 +14,7 @@ import shutil
 import stat
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -202,27 +203,16 @@ def ordered_places(first: int, n_places: int, n_rows: int, key: int) -> Integers
     return result
 
 
-def strata_digest(cut: Cut, dim: int, digests: Sequence[str], borders: Integers) -> str:
-    """SHA-256 over the digests of all strata and how the rows are cut, wherever they are."""
-    facts = [FORMAT, VERSION, cut.n_rows, cut.n_strata, dim, borders.tolist()]
-    return digest(canonical_json([*facts, list(digests)]))
-
-
-@final
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class SpilledStrata:
-    """The strata of one secret on disk; every one is checked by its digest when it is read."""
+class KeptStrata(ABC):
+    """The strata of one secret, whose rows are kept somewhere else."""
 
     cut: Cut
     dim: int
-    offset: int
-    """Where the rows of this secret begin in the file, in rows."""
     digests: tuple[str, ...]
-    """SHA-256 of the rows of each stratum, as they are on disk."""
+    """SHA-256 of the rows of each stratum, as they would be on disk."""
     borders: Integers
     """Where, in each stratum, the rows at its first and its last place are; (n_strata, 2)."""
-    folder: "SpillFolder"
-    """Keeps the file for as long as the strata are used."""
 
     @property
     def n_rows(self) -> int:
@@ -236,8 +226,32 @@ class SpilledStrata:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the rows and how they are cut."""
-        return strata_digest(self.cut, self.dim, self.digests, self.borders)
+        """SHA-256 over the rows and how they are cut, wherever they are."""
+        facts = [FORMAT, VERSION, self.n_rows, self.n_strata, self.dim, self.borders.tolist()]
+        return digest(canonical_json([*facts, list(self.digests)]))
+
+    @abstractmethod
+    def rows(self, stratum: int) -> Floats:
+        """The rows of one stratum, clipped and scaled, shape (n, dim)."""
+
+    def masses(self, stratum: int) -> Integers:
+        """The integer mass of each of these rows; their sum is the same in every stratum."""
+        return self.cut.masses_in_order(stratum, self.borders[stratum])
+
+    def __repr__(self) -> str:
+        facts = f"n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim}"
+        return f"{type(self).__name__}({facts})"
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SpilledStrata(KeptStrata):
+    """The strata of one secret on disk; every one is checked by its digest when it is read."""
+
+    offset: int
+    """Where the rows of this secret begin in the file, in rows."""
+    folder: "SpillFolder"
+    """Keeps the file for as long as the strata are used."""
 
     def rows(self, stratum: int) -> Floats:
         """The rows of one stratum, clipped and scaled, shape (n, dim)."""
@@ -247,13 +261,6 @@ class SpilledStrata:
         if hashlib.sha256(content).hexdigest() != self.digests[stratum]:
             raise _damaged(self.folder.path)
         return np.frombuffer(content, dtype="<f8").reshape(-1, self.dim).astype(np.float64)
-
-    def masses(self, stratum: int) -> Integers:
-        """The integer mass of each of these rows; their sum is the same in every stratum."""
-        return self.cut.masses_in_order(stratum, self.borders[stratum])
-
-    def __repr__(self) -> str:
-        return f"SpilledStrata(n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim})"
 
 
 class SpillFolder:

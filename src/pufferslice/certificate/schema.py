@@ -421,6 +421,14 @@ class ProfilePart(_Part):
     digest: Sha256
 
 
+class WholeSpherePart(_Part):
+    """All directions, none of them drawn: claims along them have a closed form."""
+
+    kind: Literal["whole_sphere"]
+    dim: Annotated[int, Field(ge=2)]
+    digest: Sha256
+
+
 class SharesPart(_Part):
     """Shares of the noise standard deviation."""
 
@@ -473,7 +481,7 @@ class ReleaseStatement(_Part):
         Discriminator(_kind_of_guarantee),
     ]
     method: MethodPart | None
-    """Null for claims about the whole output."""
+    """Null for claims about the whole output and along the whole sphere."""
     spent: NonNegative
     """What the noise costs; at most the epsilon, or the share of guesses, of the guarantee."""
     total: Positive | None
@@ -482,7 +490,7 @@ class ReleaseStatement(_Part):
     distributions_are_equal: bool
     """Whether the distributions of every pair are the same; only then is there no noise."""
     noise: NoisePart
-    profile: ProfilePart | None
+    profile: Annotated[ProfilePart | WholeSpherePart, Field(discriminator="kind")] | None
     """Null for claims about the whole output."""
     failure_probability: Probability
     """Probability that the claim does not hold; 0 for exact distributions."""
@@ -510,8 +518,17 @@ class ReleaseStatement(_Part):
             msg = "query, noise and profile must have the same number of coordinates"
             raise ValueError(msg)
         sliced = self.guarantee.notion in SLICED_NOTIONS
-        if (self.profile is not None, self.method is not None) != (sliced, sliced):
-            msg = "profile and method belong to claims along slices, and only to them"
+        with_method = sliced and not isinstance(self.profile, WholeSpherePart)
+        if (self.profile is not None, self.method is not None) != (sliced, with_method):
+            msg = (
+                "profile and method belong to claims along slices, and only to them; the whole "
+                "sphere has no method"
+            )
+            raise ValueError(msg)
+        if isinstance(self.profile, WholeSpherePart) and (
+            self.failure_probability or not isinstance(self.guarantee, RenyiGuarantee)
+        ):
+            msg = "the whole sphere goes with Rényi claims, which hold with certainty"
             raise ValueError(msg)
         shape = self.noise.shape
         if sliced and (shape.kind, shape.guard, shape.gap) != ("isotropic", None, None):

@@ -348,7 +348,9 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     table, statement = curves.table, certificate.statement
     ours = [row for row in table.rows if row.is_ours and row.scope == "unsliced"]
     if claim.is_sliced:
-        name = comparison.name_of(claim.notion, Method(**statement["method"]))
+        # No comparison is made along the whole sphere.
+        method = statement["method"]
+        name = None if method is None else comparison.name_of(claim.notion, Method(**method))
         ours = [row for row in table.rows if row.mechanism == name]
     scenario, stds = statement["scenario"], [row.noise_std for row in ours]
     n_instances = len(scenario["priors"]) * len(scenario["pairs"])

@@ -32,7 +32,8 @@ KINDS: Final = (
     "logs public.jsonl and internal.jsonl of a training run"
 )
 
-_PUBLIC_NUMBERS: Final = {"step", "n_steps", "order", "spent_epsilon", "epsilon"}
+_PUBLIC_NUMBERS: Final = {"step", "n_steps", "spent_epsilon", "epsilon"}
+"""In every row of a public log, beside the notion and the order or delta of the claim."""
 _SAME: Final = 1e-9
 
 
@@ -146,7 +147,8 @@ def _log(content: bytes) -> TrainingLog | None:
 
 
 def _is_public_row(row: Mapping[str, Any]) -> bool:
-    return "notion" in row and all(_is_number(row.get(key)) for key in _PUBLIC_NUMBERS)
+    has_claim = "notion" in row and _is_number(row.get("order", row.get("delta")))
+    return has_claim and all(_is_number(row.get(key)) for key in _PUBLIC_NUMBERS)
 
 
 def _is_number(value: object) -> bool:
@@ -373,8 +375,8 @@ def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) 
             if held.path.resolve().parent == path.resolve().parent:
                 beside.append(i)
         if not log.internal and all(
-            (row["notion"], row["order"], row["n_steps"])
-            == (claim["notion"], claim["order"], n_steps)
+            row["n_steps"] == n_steps
+            and all(row.get(key) == claim.get(key) for key in ("notion", "order", "delta"))
             and math.isclose(row["epsilon"], claim["epsilon"], rel_tol=_SAME)
             for row in log.rows
         ):

@@ -28,7 +28,7 @@ from pufferslice.releases.release import quantised, release
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
-from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
 from pufferslice.sensitivity.whitening import Shape
 
 N = 20_000
@@ -292,6 +292,23 @@ def test_the_sphere(notion):
     assert "views along slices" in audit.unaudited[0]
     broken = less_noise(scenario, certificate, 5_000, factor=0.25)
     assert audit_outputs(scenario, sphere, certificate, broken, **SETTINGS).verdicts[0].refuted
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("notion", ["average", "joint"])
+def test_the_whole_sphere(notion):
+    """Nothing was drawn for the claim: the audit draws its own directions."""
+    sphere, scenario = WholeSphere(dim=2), teeth.point_masses()
+    claim = Guarantee(notion=notion, order=2, epsilon=1.0, profile=sphere)
+    certificate = certify_release(scenario, claim)
+    audit = audit_release(scenario, sphere, certificate, n_outputs=5_000, noise=NOISE, **SETTINGS)
+    assert not audit.refuted
+    assert "from 1000 slices" in audit.verdicts[0].statistic
+    broken = less_noise(scenario, certificate, 5_000, factor=0.25)
+    assert audit_outputs(scenario, sphere, certificate, broken, **SETTINGS).verdicts[0].refuted
+    drawn = SampledSphere.draw(dim=2, n_directions=9, seed=1)
+    with pytest.raises(ArgumentError, match="another slice profile"):
+        audit_release(scenario, drawn, certificate, n_outputs=5_000, **SETTINGS)
 
 
 def test_too_few_outputs_say_how_many_are_needed():

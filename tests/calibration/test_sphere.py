@@ -191,7 +191,7 @@ def test_one_dimension_has_one_slice():
 def test_refusals():
     points = full_of([(2.0, 1)], dim=2)
     unsliced = Guarantee.unsliced(order=4, epsilon=1.0)
-    gaussians = tuple(GaussianDistribution(mean=[0.0, x], cov=np.eye(2)) for x in (0.0, 1.0))
+    gaussians = tuple(GaussianDistribution(mean=[0.0, x], cov=(1 + x) * np.eye(2)) for x in (0, 1))
     pairs = GaussianPairs.of([gaussians], np.ones(2))
     for full in (Full(dim=2, differences=None), Full(dim=2, differences=pairs)):
         with pytest.raises(ArgumentError, match="FiniteProfile"):

@@ -20,11 +20,11 @@ from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistr
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
-from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
 
 KINDS = (
     "records", "worst_gap", "closed_form", "unsliced", "groups", "bootstrap", "gaussian", "equal",
-    "seeded", "sampled", "approximate", "sphere",
+    "seeded", "sampled", "approximate", "sphere", "whole_sphere",
 )  # fmt: skip
 """Of the certificates below."""
 
@@ -141,6 +141,7 @@ def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):
         "sampled": certify_release(sampled, JOINT.along(profile), failure_probability=0.1),
         "approximate": certify_release(sampled, LOOSE.along(profile), failure_probability=0.1),
         "sphere": certify_release(records, AVERAGE.along(SPHERE), failure_probability=0.1),
+        "whole_sphere": certify_release(records, JOINT.along(WholeSphere(dim=2))),
     }
 
 

@@ -6,6 +6,9 @@ import math
 
 import pytest
 
+from pufferslice import Guarantee
+from pufferslice.learning import LogMoment, Poisson, binomial, mostly_at_most, plan_training
+
 BASE = {
     "n_records": "50000", "exactly": "20", "sampling": "poisson", "batch_size": "512",
     "n_steps": "3920", "order": "16",
@@ -165,7 +168,62 @@ def test_prose(ask):
     assert many.count("larger batches") == 1
 
 
+RARE = {
+    "n_records": "1000", "batch_size": "100", "n_steps": "50", "order": "8", "exactly": None,
+    "delta": "1e-5",
+}  # fmt: skip
+TAIL = {"mismatch_probability": "0.002", "tail_probability": "1e-6"}
+
+
+@pytest.mark.parametrize(
+    ("secret", "differing"),
+    [
+        (TAIL, binomial(n_records=1_000, mismatch_probability=0.002)),
+        (
+            {"at_most": "12", "tail_probability": "1e-6", "failure_probability": "0.01"},
+            mostly_at_most(12, tail_probability=1e-6, failure_probability=0.01),
+        ),
+    ],
+    ids=["cut", "simulated"],
+)
+def test_a_tail_is_as_planned_in_python(table, secret, differing):
+    if not differing.excess_probability:
+        differing = differing.truncated(tail_probability=1e-6)
+    answer = table(epsilon="2", **RARE | secret)
+    plan = plan_training(
+        differing=differing,
+        sampling=Poisson(n_records=1_000, rate=0.1),
+        clip_norm=1.0,
+        n_steps=50,
+        accountant=LogMoment(),
+        target=Guarantee.epsilon_delta(2.0, 1e-5),
+    )
+    row = answer["accountants"]["log_moment"]
+    assert row["noise_multiplier"] == plan.noise_multipliers[0]
+    assert row["epsilon"] == pytest.approx(2.0, rel=1e-6)
+    assert row["epsilon"] <= 2
+    assert row["certifies"].startswith("(epsilon, delta)")
+    assert "mean_square" in answer["not_applicable"]
+    assert answer["delta"] == 1e-5
+    assert answer["excess_probability"] == differing.excess_probability
+    assert answer["failure_probability"] == differing.failure_probability
+    back = table(noise_multiplier=repr(row["noise_multiplier"]), **RARE | secret)
+    assert back["accountants"]["log_moment"]["epsilon"] == row["epsilon"]
+
+
+def test_a_tail_in_words(ask):
+    said = ask(line(noise_multiplier="40", **RARE | TAIL)).out
+    assert "as (epsilon, delta) with delta 1e-05, of which 1.96032e-07 is for more" in said
+    simulated = {"at_most": "3", "tail_probability": "1e-6", "failure_probability": "0.01"}
+    said = ask(line(noise_multiplier="40", **RARE | simulated)).out
+    assert "except with probability 0.01, that of the simulation" in said
+
+
 WRONG_USE = [
+    (RARE | TAIL | {"delta": None}, "which no Rényi claim covers"),
+    (RARE | TAIL | {"delta": "1e-8"}, "delta must be greater than 1.96e-07"),
+    (RARE | TAIL | {"failure_probability": "0.1"}, "failure_probability belongs to at_most"),
+    ({"tail_probability": "1e-6"}, "tail_probability is for a number of records that varies"),
     ({"batch_size": "50001"}, "at most --n-records 50000"),
     ({"batch_size": "nan"}, "--batch-size must be above 0"),
     ({"sampling": "without-replacement", "batch_size": "50001"}, "batch_size"),

@@ -129,6 +129,14 @@ def test_a_claim_without_slices_needs_no_directions(ask):
     assert (resampled.code, "--seed: required" in resampled.err) == (2, True)
 
 
+def test_the_whole_sphere_needs_neither_directions_nor_a_seed(ask):
+    flags = "calibrate --data parts/0.parquet --secret g --distribution groups --mean x,y --json"
+    found = ask(flags, "--notion average --order 4 --epsilon 1 --profile whole-sphere").json
+    assert (found["profile"], found["n_directions"], found["rule"]) == ("whole_sphere", None, None)
+    # Two points: the average over the sphere of the plane is half of what the whole output costs.
+    assert found["unsliced_epsilon"] == pytest.approx(2.0, rel=1e-9)
+
+
 WHOLE = (
     "calibrate --dataset adult --secret race --distribution groups --mean age,hours-per-week "
     "--scales 10,10 --json"

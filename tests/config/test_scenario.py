@@ -33,7 +33,7 @@ from pufferslice.queries import (
     weekdays,
 )
 from pufferslice.scenario.histograms import BinnedDistribution, SampledBinnedDistribution
-from pufferslice.sensitivity.profiles import SampledSphere
+from pufferslice.sensitivity.profiles import SampledSphere, WholeSphere
 
 BASE = {
     "data": {"path": "people.parquet"},
@@ -458,6 +458,13 @@ class TestSampled:
         profile = {"kind": "sphere", "n_directions": 12, "seed": 1}
         assert isinstance(request_of(changed(query=query, profile=profile), folder).profile,
                           SampledSphere)  # fmt: skip
+        whole = changed(query=query, profile={"kind": "whole-sphere"})
+        assert request_of(whole, folder).profile == WholeSphere(dim=2)
+        streamed = changed(data=TestStreamed.DATA, profile={"kind": "whole-sphere"},
+                           query={"distribution": "records", "columns": ["pay", "age"]},
+                           prior={"kind": "empirical"})  # fmt: skip
+        with pytest.raises(ArgumentError, match="counted along directions"):
+            request_of(streamed, folder)
 
 
 class TestStreamed:

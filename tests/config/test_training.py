@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.certificate import certify_training, verify
 from pufferslice.config import TrainingFile, read_plan, read_training, template, write_plan
 from pufferslice.config.document import toml_of
 from pufferslice.config.training import training_of
@@ -24,6 +25,7 @@ from pufferslice.learning import (
     binomial,
     exactly,
     from_pmf,
+    mostly_at_most,
     plan_training,
     plan_with_noise,
 )
@@ -184,6 +186,59 @@ def test_every_form_of_the_secret_and_of_sampling(section, value):
 
 
 @pytest.mark.parametrize(
+    ("secret", "differing"),
+    [
+        (
+            {"mismatch_probability": 0.02, "tail_probability": 1e-6},
+            binomial(n_records=100, mismatch_probability=0.02).truncated(tail_probability=1e-6),
+        ),
+        (
+            {"probabilities": [0.5, 0.499, 0.001], "tail_probability": 0.0011},
+            from_pmf([0.5, 0.499, 0.001]).truncated(tail_probability=0.0011),
+        ),
+        (
+            {"at_most": 3, "tail_probability": 1e-6},
+            mostly_at_most(3, tail_probability=1e-6, failure_probability=0.0),
+        ),
+        (
+            {"at_most": 3, "tail_probability": 1e-6, "failure_probability": 0.05},
+            mostly_at_most(3, tail_probability=1e-6, failure_probability=0.05),
+        ),
+    ],
+)
+def test_a_tail_is_planned_as_in_python(secret, differing):
+    """What is left out is part of the one delta, which is the first of the certificate's."""
+    claim = {"accountant": "log-moment", "epsilon": 2.0, "delta": 0.01, "deltas": [0.02, 0.01]}
+    request = asked(secret=secret, guarantee=claim)
+    plan = plan_training(
+        differing=differing,
+        sampling=Poisson(n_records=100, rate=0.5),
+        clip_norm=2.0,
+        n_steps=6,
+        accountant=LogMoment(),
+        target=Guarantee.epsilon_delta(2.0, 0.01),
+    )
+    assert request.plan.to_json() == plan.to_json()
+    assert request.deltas == (0.01, 0.02)
+    certificate = certify_training(request.plan, data="file", deltas=request.deltas)
+    assert certificate.guarantee.delta == 0.01
+    assert certificate.guarantee.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert certificate.guarantee.epsilon <= 2.0
+    assert certificate.statement["failure_probability"] == differing.failure_probability
+    assert verify(certificate).holds
+
+
+def test_a_delta_without_a_tail_chooses_the_order():
+    claim = {"accountant": "log-moment", "epsilon": 2.0, "delta": 1e-5}
+    request = asked(guarantee=claim)
+    assert request.deltas == (1e-5,)
+    certificate = certify_training(request.plan, data="file", deltas=request.deltas)
+    assert isinstance(certificate.guarantee, Guarantee)
+    best = min(view["epsilon"] for view in certificate.statement["views"])
+    assert best == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
     ("n_records", "rate", "n_epochs", "n_steps"),
     [(100, 0.1, 3, 30), (50_000, 0.01024, 40, 3_920), (1_437, 0.5, 2, 4), (10, 1.0, 5, 5)],
 )
@@ -224,11 +279,20 @@ def test_epochs_are_complete_passes(n_records, rate, n_epochs, n_steps):
         ({"training__block": 0}, "[training] block must be"),
         ({"guarantee__accountant": "rdp"}, "[guarantee] accountant: must be 'worst_case'"),
         ({"guarantee__order": 1}, "[guarantee] order must be"),
+        ({"guarantee__order": None}, "[guarantee] needs either order, of a Rényi claim, or delta"),
+        ({"guarantee__delta": 1e-5}, "[guarantee] needs either order, of a Rényi claim, or delta"),
+        ({"guarantee__epsilon": 0}, "[guarantee] epsilon must be"),
+        ({"secret": {"at_most": 3, "tail_probability": 0.1}}, "which no Rényi claim covers"),
+        ({"secret__tail_probability": 0.1}, "[secret] tail_probability is for a number"),
+        ({"secret": {"at_most": 3, "failure_probability": 0.1}},
+         "[secret] failure_probability belongs to at_most with a tail_probability"),
+        ({"secret": {"tail_probability": 0.1}}, "[secret] needs exactly one of exactly, at_most"),
+        ({"secret": {"at_most": 3, "tail_probability": 2}}, "[secret] tail_probability must"),
         ({"guarantee__deltas": [2.0]}, "[guarantee] deltas must lie strictly between"),
         ({"output__public_evaluation": 1}, "[output] public_evaluation: must be a boolean"),
         ({"output__checkpoint_every": 0}, "[output] checkpoint_every must be"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_name_section_and_key(changes, match):
     with pytest.raises(ArgumentError, match=re.escape(match)):
         asked(**changes)

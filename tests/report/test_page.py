@@ -43,7 +43,7 @@ from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, public_page
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.profiles import FiniteProfile, WholeSphere
 
 SOURCES = Path(page_module.__file__).parent / "templates"
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -474,6 +474,11 @@ def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
     )
     assert "except with probability 0.01, along the whole sphere of 2 dimensions" in text
     assert "known by 50 directions drawn from it" in text
+    whole = Guarantee.joint(order=2, epsilon=1.0, profile=WholeSphere(dim=2))
+    internal, text = save(tmp_path / "w.json", points([[1.0, 1.0]], [[2.0, 0.0]]), whole)
+    assert "with certainty, along the whole sphere of 2 dimensions, in closed form" in text
+    assert "closed form on the whole sphere" in internal
+    assert "Slice profile" not in internal
 
 
 @pytest.mark.soundness

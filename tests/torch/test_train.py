@@ -25,8 +25,10 @@ from pufferslice.certificate import Certificate, verify
 from pufferslice.config import TrainingFile, template
 from pufferslice.config.training import toml_of, training_of
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
+from pufferslice.learning import mostly_at_most
 from pufferslice.learning.keys import RunKey
 from pufferslice.learning.plan import recipe_learning_rates
+from pufferslice.report.inputs import internal_inputs
 from pufferslice.torch.ledger import RunLedger
 from pufferslice.torch.models import (
     cross_entropy,
@@ -125,6 +127,30 @@ def test_what_is_written(tmp_path):
     model.load_state_dict(weights(run.folder))
     metrics = held_out_metrics(model, cross_entropy, run_data(asked).held_out)
     assert metrics == run.metrics == {key: rows(run)[-1][key] for key in METRICS}
+
+
+def test_a_tail_in_delta_from_the_file_to_the_report(tmp_path):
+    """As the plan made in Python; the log and the certificate state its delta and confidence."""
+    content = document(guarantee__delta=1e-4)
+    del content["guarantee"]["order"]
+    content["secret"] = {"at_most": 2, "tail_probability": 1e-6, "failure_probability": 0.05}
+    asked = training_of(content, tmp_path)
+    run = run_training(asked)
+    statement = run.certificate.statement
+    assert asked.plan.differing == mostly_at_most(
+        2, tail_probability=1e-6, failure_probability=0.05
+    )
+    assert statement["guarantee"]["delta"] == 1e-4
+    assert statement["failure_probability"] == 0.05
+    assert statement["guarantee"]["epsilon"] == pytest.approx(8.0, rel=1e-6)
+    assert statement["guarantee"]["epsilon"] <= 8.0
+    assert verify(run.certificate).holds
+    logged = rows(run)
+    assert all(set(row) == PUBLIC_KEYS - {"order"} | {"delta"} | METRICS for row in logged)
+    assert logged[-1]["spent_epsilon"] == pytest.approx(logged[-1]["epsilon"], rel=1e-9)
+    assert logged[0]["spent_epsilon"] < logged[-1]["spent_epsilon"]
+    (inputs,) = internal_inputs([run.folder / "certificate.json", run.folder / "public.jsonl"])
+    assert [log.rows[-1]["delta"] for log in inputs.logs] == [1e-4]
 
 
 def test_each_number_stands_in_its_log(tmp_path):

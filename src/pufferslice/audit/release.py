@@ -68,7 +68,13 @@ from pufferslice.scenario.distributions import Distribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
-from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
+from pufferslice.sensitivity.profiles import (
+    AnyProfile,
+    Profile,
+    SampledSphere,
+    WholeSphere,
+    check_profile,
+)
 from pufferslice.sensitivity.whitening import Shape
 
 if TYPE_CHECKING:
@@ -287,6 +293,9 @@ _NOISE_PARTS: Final = 1000
 would use all that it gets, while bounds on divergences stay far below the truth."""
 
 _SHUFFLE: Final = 2**31
+_DIRECTIONS: Final = _SHUFFLE + 1
+_N_DIRECTIONS: Final = 1_000
+"""How many directions are drawn to test a claim along the whole sphere."""
 """Separates the shuffling of the pilot from the streams of the distributions."""
 
 
@@ -373,7 +382,7 @@ class _Question(NamedTuple):
 
 def audit_release(
     scenario: Scenario,
-    profile: Profile | None,
+    profile: AnyProfile | None,
     certificate: Certificate,
     *,
     n_outputs: int,
@@ -389,7 +398,7 @@ def audit_release(
     Guarantee: that of `Audit`. `seed` is that of the values drawn from the distributions and of the
     pilot, never of the noise.
     """
-    _slices(profile, certificate)
+    _slices(profile, certificate, seed)
     outputs = draw_outputs(scenario, certificate, n_outputs, seed=seed, noise=noise)
     return audit_outputs(
         scenario,
@@ -404,7 +413,7 @@ def audit_release(
 
 def audit_outputs(
     scenario: Scenario,
-    profile: Profile | None,
+    profile: AnyProfile | None,
     certificate: Certificate,
     outputs: Outputs,
     *,
@@ -419,7 +428,7 @@ def audit_outputs(
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
     check_scenario(scenario, certificate)
-    slices = _slices(profile, certificate)
+    slices = _slices(profile, certificate, seed)
     if outputs.certificate != certificate.digest:
         msg = (
             f"the outputs were made under certificate {outputs.certificate[:12]}, not under "
@@ -666,10 +675,10 @@ def _unit(vector: Floats) -> Floats:
     return np.asarray(vector / np.linalg.norm(vector))
 
 
-def _slices(profile: Profile | None, certificate: Certificate) -> Profile | None:
-    """The slices of the claim; None if it is about the whole output."""
+def _slices(profile: AnyProfile | None, certificate: Certificate, seed: int) -> Profile | None:
+    """The slices of the claim, drawn for the whole sphere; None if it is about the whole output."""
     if profile is not None:
-        check_profile(profile, profile.dim if is_a(profile, Profile) else 1)
+        check_profile(profile, profile.dim if is_a(profile, AnyProfile) else 1)
     if not certificate.guarantee.is_sliced:
         return None
     if profile is None:
@@ -684,4 +693,7 @@ def _slices(profile: Profile | None, certificate: Certificate) -> Profile | None
             "certified, which is in the evidence and in the scenario file"
         )
         raise ArgumentError(msg)
+    if isinstance(profile, WholeSphere):
+        drawn = int(np.random.SeedSequence([seed, _DIRECTIONS]).generate_state(1)[0])
+        return SampledSphere.draw(dim=profile.dim, n_directions=_N_DIRECTIONS, seed=drawn)
     return profile

@@ -32,12 +32,13 @@ from pufferslice.learning import (
     SamplingDesign,
     TrainingPlan,
     calibrate_multiplier,
+    plan_training,
     plan_with_noise,
     run_cost,
     signal_to_noise,
 )
-from pufferslice.learning.accountants import ACCOUNTANTS, accountant_named
-from pufferslice.learning.plan import check_n_steps
+from pufferslice.learning.accountants import ACCOUNTANTS, accountant_named, certifies_up_to_delta
+from pufferslice.learning.plan import check_n_steps, delta_left
 
 _ANY_NORM: Final = 1.0
 _SMALLEST_DELTA: Final = 1e-14
@@ -53,11 +54,23 @@ class Run:
     sampling: SamplingDesign
     n_steps: int
     order: float = attrs.field(converter=plain_float)
+    delta: float | None = None
+    """Of the (epsilon, delta) beside the Rényi numbers. Required if more records may differ than
+    `differing` lists: then every epsilon of an account is one at this delta."""
 
     def __attrs_post_init__(self) -> None:
         check_n_steps(self.n_steps)
         check_above(1, order=self.order)
         self.sampling.discrepancy_cap(self.differing.largest)
+        if self.delta is None:
+            self.differing.check_whole()
+        else:
+            delta_left(self.delta, self.differing)
+
+    @property
+    def tail_delta(self) -> float | None:
+        """The delta of every account, if more records may differ; None for Rényi accounts."""
+        return self.delta if self.differing.excess_probability else None
 
 
 @final
@@ -80,8 +93,20 @@ def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
     """For each accountant the smallest multiplier that meets `epsilon`, or why there is none."""
 
     def multiplier(accountant: Accountant) -> float:
-        target = Guarantee(notion=accountant.notion, order=run.order, epsilon=epsilon)
-        return calibrate_multiplier(accountant, target, run.sampling, run.differing, run.n_steps)
+        if run.tail_delta is None:
+            target = Guarantee(notion=accountant.notion, order=run.order, epsilon=epsilon)
+            return calibrate_multiplier(
+                accountant, target, run.sampling, run.differing, run.n_steps
+            )
+        plan = plan_training(
+            differing=run.differing,
+            sampling=run.sampling,
+            clip_norm=_ANY_NORM,
+            n_steps=run.n_steps,
+            accountant=accountant,
+            target=Guarantee.epsilon_delta(epsilon, run.tail_delta),
+        )
+        return float(plan.noise_multipliers[0])
 
     return {accountant.name: _account(run, accountant, multiplier) for accountant in ACCOUNTANTS}
 
@@ -99,7 +124,7 @@ def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | st
     check_between(0, 1, delta=delta)
     if accountant_named(account.accountant).notion != "unsliced":
         return {"none": "an average over batch draws gives no (epsilon, delta)"}
-    plan = _plan(run, account)
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
     grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
     rows: dict[str, float | str] = {"order_grid": grid}
     try:
@@ -116,7 +141,7 @@ def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str,
     It holds whatever the secret is, for ideal noise. Without `delta`, the delta of a certificate.
     `accountant` names the accountant of the bound, and so what must stay secret.
     """
-    plan = _plan(run, account)
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
     delta = record_delta([plan]) if delta is None else delta
     epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
     return {
@@ -131,7 +156,7 @@ def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str
     """Signal to noise of a step at the noise of an account; without `n_parameters`, of one."""
     if n_parameters is not None:
         check_count(1, n_parameters=n_parameters)
-    plan = _plan(run, account)
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
     signal = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
     return {"n_parameters": n_parameters, **attrs.asdict(signal), "advice": signal.advice}
 
@@ -170,14 +195,14 @@ def account_table(
     run: Run,
     accounts: dict[str, Account | str],
     *,
-    delta: float | None,
     epsilon: float | None,
     n_parameters: int | None,
 ) -> dict[str, Any]:
     """Every account with its protection of one record and its signal to noise, as JSON values.
 
-    With `delta` also (epsilon, delta), and with `epsilon` DP-SGD beside it.
+    With the run's delta also (epsilon, delta), and with `epsilon` DP-SGD beside it.
     """
+    delta, tail = run.delta, run.differing.excess_probability
     applied = {name: value for name, value in accounts.items() if isinstance(value, Account)}
     rows = {
         name: account.to_json()
@@ -195,6 +220,9 @@ def account_table(
         "accountants": rows,
         "not_applicable": {name: why for name, why in accounts.items() if isinstance(why, str)},
     }
+    if tail:
+        table["excess_probability"] = tail
+        table["failure_probability"] = run.differing.failure_probability
     if delta is not None:
         table["delta"] = delta
         for name, account in applied.items():
@@ -243,23 +271,29 @@ def _account(
         accountant.check(run.sampling, run.differing)
     except ArgumentError as error:
         return str(error)
-    noise = multiplier(accountant)
-    cost = run_cost(accountant, run.order, run.sampling, run.differing, np.full(run.n_steps, noise))
+    noise, certifies = multiplier(accountant), accountant.certifies
+    if run.tail_delta is None:
+        noises = np.full(run.n_steps, noise)
+        cost = run_cost(accountant, run.order, run.sampling, run.differing, noises)
+    else:
+        plan = _plan(run, accountant, noise)
+        cost = secret_epsilon([plan], delta=run.tail_delta, implementation_delta=0.0)
+        certifies = certifies_up_to_delta(accountant)
     return Account(
         accountant=accountant.name,
         noise_multiplier=noise,
         epsilon=cost,
-        certifies=accountant.certifies,
+        certifies=certifies,
         draws_may_be_seen=accountant.draws_may_be_seen,
     )
 
 
-def _plan(run: Run, account: Account) -> TrainingPlan:
+def _plan(run: Run, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
     return plan_with_noise(
         differing=run.differing,
         sampling=run.sampling,
         clip_norm=_ANY_NORM,
-        noise_multipliers=np.full(run.n_steps, account.noise_multiplier),
-        accountant=accountant_named(account.accountant),
+        noise_multipliers=np.full(run.n_steps, noise_multiplier),
+        accountant=accountant,
         order=run.order,
     )

@@ -179,7 +179,7 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
     if slices.are_equal:
         return 0.0
     start = largest_shift(slices.differences, slices.profile.weights)
-    return _smallest_noise(lambda std: cost(slices, target, std, method), target, start)
+    return smallest_noise(lambda std: cost(slices, target, std, method), target, start)
 
 
 def check_shift(shift: float) -> None:
@@ -192,7 +192,8 @@ def check_shift(shift: float) -> None:
         raise CalibrationError(msg)
 
 
-def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: float) -> float:
+def smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: float) -> float:
+    """Smallest noise at which a cost is within the target; `shift` is the scale of differences."""
     check_shift(shift)
     start = shift * math.sqrt(target.order / (2 * target.epsilon))
     if cost_at(start * LEAST_NOISE) <= target.epsilon:

@@ -28,6 +28,7 @@ from pufferslice.calibration.guarantee import (
     Claim,
     Guarantee,
 )
+from pufferslice.calibration.sphere import sphere_cost
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.renyi import aggregate_average, moment_rate
@@ -65,12 +66,15 @@ _DELTA_ERROR: Final = 2.0**-49
 """More than the float error of a difference of two probabilities."""
 
 
+Scope = Literal["sliced average", "sliced joint", "unsliced"]
+
+
 @final
 @attrs.frozen(kw_only=True)
 class View:
     """One reading of a claim as (epsilon, delta)."""
 
-    scope: Literal["sliced average", "sliced joint", "unsliced"]
+    scope: Scope
     rule: ViewRule
     epsilon: float
     delta: float
@@ -169,8 +173,9 @@ def views_of(
 ) -> tuple[View, ...]:
     """All views of a claim at `delta` for the noise that gives it; `method` goes with slices.
 
-    From samples, or on the sphere, a sliced view follows from the claim itself: other numbers from
-    the same draws would each have their own failure probability.
+    A sliced claim without slices is one along the whole sphere, in closed form.
+    From samples, or with directions drawn from the sphere, a sliced view follows from the claim
+    itself: other numbers from the same draws would each have their own failure probability.
     Guarantee: every view holds for the tables of `slices` and `full` as fine as they are, and
     `order_grid` is at most `improved`, at most `paper`.
     """
@@ -183,6 +188,8 @@ def views_of(
         order = claim.order
         if slices is not None and method is not None and claim.is_sliced:
             views += _sliced_views(slices, claim, noise_std, method, delta)
+        elif claim.is_sliced:
+            views += _sphere_views(full, claim, noise_std, delta)
     if full.differences is not None and not full.missing.any():
         views += _unsliced_views(full, noise_std, order, delta)
     return tuple(view for view in views if math.isfinite(view.epsilon))
@@ -382,26 +389,12 @@ def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits:
 def _sliced_views(
     slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
 ) -> list[View]:
-    spent = cost(slices, claim, noise_std, method)
-    if not spent <= claim.epsilon:
-        msg = (
-            f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Claim the "
-            "epsilon that it costs"
-        )
-        raise ArgumentError(msg)
-    average = claim.notion == "average"
-    improved = improved_epsilon_average if average else improved_epsilon_joint
-    found: list[tuple[ViewRule, float]] = [
-        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
-        ("improved", improved(claim.order, claim.epsilon, delta)),
-    ]
-    if not slices.failure_probability:
+    def at_order(order: float) -> float:
+        return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
 
-        def at_order(order: float) -> float:
-            return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
-
-        grid = _best_over_orders(at_order, improved, order=claim.order, cost=spent, delta=delta)
-        found.append(("order_grid", grid))
+    exact, average = not slices.failure_probability, claim.notion == "average"
+    found = _renyi_views(at_order, claim, noise_std, delta, over_orders=exact)
+    if exact:
         if isinstance(slices.differences, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
             weights, margin = slices.profile.weights, grid_margin(slices.profile.dim, noise_std)
 
@@ -417,15 +410,52 @@ def _sliced_views(
             found.append(("direct", direct))
         if method.rule == "closed_form":
             found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
-    return [
-        View(
-            scope="sliced average" if average else "sliced joint",
-            rule=rule,
-            epsilon=epsilon,
-            delta=delta,
+    return _views_along(claim, found, delta)
+
+
+def _sphere_views(full: Full, claim: Guarantee, noise_std: float, delta: float) -> list[View]:
+    """Of a claim along the whole sphere, whose cost is exact or bounded at every order."""
+
+    def at_order(order: float) -> float:
+        return sphere_cost(full, attrs.evolve(claim, order=order), noise_std)
+
+    found = _renyi_views(at_order, claim, noise_std, delta, over_orders=True)
+    return _views_along(claim, found, delta)
+
+
+def _renyi_views(
+    at_order: Callable[[float], float],
+    claim: Guarantee,
+    noise_std: float,
+    delta: float,
+    *,
+    over_orders: bool,
+) -> list[tuple[ViewRule, float]]:
+    """By the claim itself and, with `over_orders`, by its cost at the best order of a grid."""
+    spent = at_order(claim.order)
+    if not spent <= claim.epsilon:
+        msg = (
+            f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Claim the "
+            "epsilon that it costs"
         )
-        for rule, epsilon in found
+        raise ArgumentError(msg)
+    average = claim.notion == "average"
+    improved = improved_epsilon_average if average else improved_epsilon_joint
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
+        ("improved", improved(claim.order, claim.epsilon, delta)),
     ]
+    if over_orders:
+        grid = _best_over_orders(at_order, improved, order=claim.order, cost=spent, delta=delta)
+        found.append(("order_grid", grid))
+    return found
+
+
+def _views_along(
+    claim: Guarantee, found: Iterable[tuple[ViewRule, float]], delta: float
+) -> list[View]:
+    scope: Scope = "sliced average" if claim.notion == "average" else "sliced joint"
+    return [View(scope=scope, rule=rule, epsilon=epsilon, delta=delta) for rule, epsilon in found]
 
 
 def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:

@@ -10,7 +10,7 @@ import attrs
 
 from pufferslice._core.checks import check_above, check_between, check_one_of, plain_float
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity.profiles import Profile
+from pufferslice.sensitivity.profiles import AnyProfile
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 
 Notion = Literal["average", "joint", "unsliced", "average_over_batches"]
@@ -42,7 +42,7 @@ class Guarantee:
     """The Rényi order, greater than 1."""
     epsilon: float = attrs.field(converter=plain_float)
     """The bound on the divergence, greater than 0."""
-    profile: Profile | None = attrs.field(default=None, eq=False, repr=False)
+    profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
     """The slices of a sliced claim about a release; None for claims without slices."""
 
     def __attrs_post_init__(self) -> None:
@@ -55,13 +55,15 @@ class Guarantee:
 
     @classmethod
     def average(
-        cls, *, order: float, epsilon: float, profile: Profile | None = None
+        cls, *, order: float, epsilon: float, profile: AnyProfile | None = None
     ) -> "Guarantee":
         """The mean over the slices is at most `epsilon`. Source: def:ave_srpp."""
         return cls(notion="average", order=order, epsilon=epsilon, profile=profile)
 
     @classmethod
-    def joint(cls, *, order: float, epsilon: float, profile: Profile | None = None) -> "Guarantee":
+    def joint(
+        cls, *, order: float, epsilon: float, profile: AnyProfile | None = None
+    ) -> "Guarantee":
         """The log-moment over the slices is at most `epsilon`. Source: def:joint_srpp."""
         return cls(notion="joint", order=order, epsilon=epsilon, profile=profile)
 
@@ -98,7 +100,7 @@ class Guarantee:
         """The same claim with another epsilon."""
         return attrs.evolve(self, epsilon=bound)
 
-    def along(self, profile: Profile) -> "Guarantee":
+    def along(self, profile: AnyProfile) -> "Guarantee":
         """The same claim along the slices of a profile; a claim without slices stays as it is."""
         return attrs.evolve(self, profile=profile) if self.is_sliced else self
 
@@ -135,7 +137,7 @@ class ApproximateGuarantee:
     """Greater than 0."""
     delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
-    profile: Profile | None = attrs.field(default=None, eq=False, repr=False)
+    profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
     """The slices of a sliced claim; None for a claim without slices."""
 
     def __attrs_post_init__(self) -> None:
@@ -148,14 +150,14 @@ class ApproximateGuarantee:
 
     @classmethod
     def average(
-        cls, *, epsilon: float, delta: float, profile: Profile | None = None
+        cls, *, epsilon: float, delta: float, profile: AnyProfile | None = None
     ) -> "ApproximateGuarantee":
         """The mean of the slices' epsilons at `delta`. Source: def:ave_spp."""
         return cls(notion="average", epsilon=epsilon, delta=delta, profile=profile)
 
     @classmethod
     def joint(
-        cls, *, epsilon: float, delta: float, profile: Profile | None = None
+        cls, *, epsilon: float, delta: float, profile: AnyProfile | None = None
     ) -> "ApproximateGuarantee":
         """The mean of the slices' deltas at `epsilon`. Source: def:joint_spp."""
         return cls(notion="joint", epsilon=epsilon, delta=delta, profile=profile)
@@ -169,7 +171,7 @@ class ApproximateGuarantee:
         """The same claim with another epsilon."""
         return attrs.evolve(self, epsilon=bound)
 
-    def along(self, profile: Profile) -> "ApproximateGuarantee":
+    def along(self, profile: AnyProfile) -> "ApproximateGuarantee":
         """The same claim along the slices of a profile; a claim without slices stays as it is."""
         return attrs.evolve(self, profile=profile) if self.is_sliced else self
 
@@ -219,7 +221,7 @@ class GuessGuarantee:
         """The same claim with another share of right guesses."""
         return GuessGuarantee(at_most=bound)
 
-    def along(self, profile: Profile) -> "GuessGuarantee":
+    def along(self, profile: AnyProfile) -> "GuessGuarantee":
         """The claim itself: it has no slices."""
         del profile
         return self

@@ -23,7 +23,7 @@ from pufferslice.sensitivity.bands import (
     missing_mass,
 )
 from pufferslice.sensitivity.concentration import BandKind
-from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere, WholeSphere
 from pufferslice.sensitivity.sensitivity import (
     Confidence,
     Slices,
@@ -72,10 +72,12 @@ def plan_samples(
     """
     target, profile = guarantee, guarantee.profile
     check_above(0, noise_std=noise_std)
-    if profile is None or not target.is_sliced or scenario.prior_kind != "sampled":
+    sampled = scenario.prior_kind == "sampled"
+    if profile is None or isinstance(profile, WholeSphere) or not target.is_sliced or not sampled:
         msg = (
-            "samples are planned for claims along slices, from a scenario with sampled priors; "
-            f"got {target} and {scenario.prior_kind} priors"
+            "samples are planned for claims along a FiniteProfile or a SampledSphere, from a "
+            f"scenario with sampled priors; got {target} along {profile} and "
+            f"{scenario.prior_kind} priors"
         )
         raise ArgumentError(msg)
     in_delta = isinstance(target, ApproximateGuarantee)

@@ -15,8 +15,12 @@ directions of the differences are. So the joint claim needs distances only. The 
 not follow from them: the logarithm comes before the mean over u, and its value depends on the
 angles between the differences.
 
-Like every sliced number these describe the ideal real-valued mechanism. They are for isotropic
-noise and issue no certificate; `SampledSphere` does, from drawn directions.
+Gaussian distributions with one covariance S under both secrets are, along u, Gaussians of variance
+$u^\top S u + \sigma^2$, at least $\lambda_{\min}(S) + \sigma^2$. So the formulas for points hold
+with that sum for $\sigma^2$: exactly where S is the same in every direction, else as bounds. Of
+mixtures every two coupled components count as two values.
+
+Like every sliced number these describe the ideal real-valued mechanism, with isotropic noise.
 """
 
 import math
@@ -27,10 +31,16 @@ import numpy as np
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.kernels import kernel
-from pufferslice._core.search import SAFETY, raise_until, smallest_safe
-from pufferslice.calibration.calibrate import full_costs, grid_margin, largest_shift
+from pufferslice._core.search import SAFETY
+from pufferslice.calibration.calibrate import (
+    full_costs,
+    grid_margin,
+    largest_shift,
+    smallest_noise,
+)
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS, moment_rate
 from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.tables import MatchingTables
@@ -45,35 +55,44 @@ _UP: Final = 1 + 2.0**-48
 """More than the rounding of a logarithm and of its argument."""
 
 
-def sphere_cost(full: Full, claim: Guarantee, noise_std: float) -> float:
-    """The epsilon of a claim along the whole sphere at this noise; 0 for equal distributions.
+def sphere_costs(full: Full, claim: Guarantee, noise_std: float) -> Floats:
+    """The epsilon of each instance along the whole sphere at this noise; 0 for equal ones.
 
-    Guarantee: an upper bound, the largest over the instances; for point masses the divergence
-    itself, up to the grid margin and rounding. Never above the cost of the whole output.
-    Needs: isotropic noise of `noise_std` in scaled coordinates, and distances of the whole output
-    (`certificate.evidence.full`). For an average claim, the query has a single value under every
-    secret.
+    Guarantee: upper bounds; for point masses, and for Gaussians whose covariance is the same in
+    every direction, the divergence itself up to the grid margin and rounding. Never above the cost
+    of the whole output.
+    Needs: isotropic noise of `noise_std` in scaled coordinates, and either distances of the whole
+    output or Gaussians with one covariance under both secrets of a pair. For an average claim,
+    the query has a single value under every secret, or a Gaussian that is not a mixture.
     """
-    check_one_of(SLICED_NOTIONS, notion=claim.notion)
+    tables = _closed_form_differences(full, claim)
     check_above(0, noise_std=noise_std)
-    tables = _tables(full, claim)
-    if full.are_equal:
-        return 0.0
-    # A distance is a sum of squares, each addition rounded.
-    rate = moment_rate(claim.order, noise_std) * (1 + (full.dim + 8) * UNIT_ROUNDOFF)
-    margin = grid_margin(full.dim, noise_std)
-    if claim.notion == "average":
-        logs = rate * (tables.worst() + margin) ** 2 / full.dim
+    a, dim = claim.order - 1, full.dim
+    if isinstance(tables, GaussianPairs):
+        points = claim.order / 2 * tables.squared_ratios(claim.order, noise_std)
+        if claim.notion == "average":
+            pieces = points / dim
+        else:
+            pieces = np.array([_log_moment(a * point, dim) / a for point in points])
+        found = tables.mixed(np.stack([pieces, pieces]), claim.order)
     else:
-        rows = _log_sphere_moments(
-            tables.starts, tables.gaps, tables.counts, rate, margin, full.dim
-        )
-        logs = rows.reshape(tables.n_slices, tables.n_instances).T
-    costs = np.minimum(
-        logs.min(axis=1) / (claim.order - 1), full_costs(full, claim.order, noise_std)
-    )
+        # A distance is a sum of squares, each addition rounded.
+        rate = moment_rate(claim.order, noise_std) * (1 + (dim + 8) * UNIT_ROUNDOFF)
+        margin = grid_margin(dim, noise_std)
+        if claim.notion == "average":
+            logs = rate * (tables.worst() + margin) ** 2 / dim
+        else:
+            rows = _log_sphere_moments(tables.starts, tables.gaps, tables.counts, rate, margin, dim)
+            logs = rows.reshape(tables.n_slices, tables.n_instances).T
+        found = logs.min(axis=1) / a
+    costs = np.minimum(found, full_costs(full, claim.order, noise_std)) * SAFETY
     costs[tables.equal] = 0.0
-    return float(costs.max()) * SAFETY
+    return np.asarray(costs)
+
+
+def sphere_cost(full: Full, claim: Guarantee, noise_std: float) -> float:
+    """The epsilon of a claim along the whole sphere at this noise, the largest over instances."""
+    return float(sphere_costs(full, claim, noise_std).max())
 
 
 def sphere_noise_std(full: Full, target: Guarantee) -> float:
@@ -90,25 +109,21 @@ def sphere_noise_std(full: Full, target: Guarantee) -> float:
     >>> round(sphere_noise_std(full, Guarantee.joint(order=4, epsilon=1.0)) ** 2, 6)
     5.386283
     """
-    check_one_of(SLICED_NOTIONS, notion=target.notion)
-    tables = _tables(full, target)
+    differences = _closed_form_differences(full, target)
     if full.are_equal:
         return 0.0
-
-    def cost_at(noise_std: float) -> float:
-        return sphere_cost(full, target, noise_std)
-
-    start = largest_shift(tables) * math.sqrt(target.order / (2 * target.epsilon))
-    noise_std = smallest_safe(cost_at, target.epsilon, start=start) * SAFETY
-    return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)
+    shift = largest_shift(differences)
+    return smallest_noise(lambda std: sphere_cost(full, target, std), target, shift)
 
 
-def _tables(full: Full, claim: Guarantee) -> MatchingTables:
+def _closed_form_differences(full: Full, claim: Guarantee) -> MatchingTables | GaussianPairs:
+    """The distances or Gaussian pairs; raise where the claim has no closed form."""
+    check_one_of(SLICED_NOTIONS, notion=claim.notion)
     tables = full.differences
-    if not isinstance(tables, MatchingTables) or full.missing.any():
+    if tables is None or full.missing.any():
         msg = (
-            "the whole sphere needs distances of the whole output, on all levels: finite "
-            "distributions, or a query with a public range. Use a FiniteProfile"
+            "the whole sphere needs distances of the whole output, on all levels; from samples only"
+            " a public range gives them. Use query.with_range(...), or a FiniteProfile"
         )
         raise ArgumentError(msg)
     if full.shape is not None:
@@ -117,10 +132,19 @@ def _tables(full: Full, claim: Guarantee) -> MatchingTables:
             "have other directions than the slices. Use shape='isotropic', or an unsliced claim"
         )
         raise ArgumentError(msg)
-    if claim.notion == "average" and not (full.is_determined or full.dim == 1):
+    if isinstance(tables, GaussianPairs) and not tables.have_one_spread:
         msg = (
-            "an average over the whole sphere follows from distances only where the query has a "
-            "single value under every secret. Use a joint claim, a SampledSphere or a FiniteProfile"
+            "the whole sphere has a closed form for Gaussians only where both distributions of "
+            "every pair have the same covariance. Use a FiniteProfile (a SampledSphere needs a "
+            "public range, which Gaussian priors do not have)"
+        )
+        raise ArgumentError(msg)
+    single = not tables.has_mixtures if isinstance(tables, GaussianPairs) else full.is_determined
+    if claim.notion == "average" and not (single or full.dim == 1):
+        msg = (
+            "an average over the whole sphere has a closed form only where the query has a single "
+            "value, or one Gaussian, under every secret. Use a joint claim, which implies it, a "
+            "SampledSphere or a FiniteProfile"
         )
         raise ArgumentError(msg)
     return tables

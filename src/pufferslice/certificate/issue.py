@@ -45,7 +45,13 @@ from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
 from pufferslice.sensitivity.couplings import Effort, Recipe
 from pufferslice.sensitivity.exact import projection_errors
 from pufferslice.sensitivity.gaussian import GaussianPairs
-from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere, check_profile
+from pufferslice.sensitivity.profiles import (
+    AnyProfile,
+    FiniteProfile,
+    SampledSphere,
+    WholeSphere,
+    check_profile,
+)
 from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 from pufferslice.sensitivity.tables import MatchingTables
@@ -96,6 +102,8 @@ def certify_release(
 
     A sliced guarantee names its slices, `Guarantee.joint(..., profile=...)`, and has isotropic
     noise. `method` belongs to it; without, the tight rule with the smallest envelope that applies.
+    The `WholeSphere` takes no method: its cost is a closed form, and where there is none (see
+    `pufferslice.calibration.sphere`) it is refused.
 
     `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
     holds. `failure_probability` is required for sampled priors whose samples are used, and for the
@@ -115,6 +123,7 @@ def certify_release(
     target = guarantee
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
     check_one_of(get_args(Effort), effort=effort)
+    profile: AnyProfile | None
     if target.is_sliced:
         profile = target.profile
         if profile is None:
@@ -147,6 +156,7 @@ def certify_release(
         msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
         raise ArgumentError(msg)
     _check_method(scenario, target, method)
+    along = None if isinstance(profile, WholeSphere) else profile
     query, widths = scenario.query, None
     if noise_std is not None:
         check_above(0, noise_std=noise_std)
@@ -157,7 +167,7 @@ def certify_release(
         widths = _widths(query, accuracy)
     if total is not None:
         check_above(0, total=total)
-    if target.is_sliced and method is None:
+    if target.is_sliced and along is not None and method is None:
         gaussian = scenario.prior_kind == "gaussian"
         method = Method(rule="tight", envelope="exact" if gaussian else "transport")
     options = CertificateOptions(
@@ -183,7 +193,7 @@ def certify_release(
         )
         fitted, options = fit.shape, attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
     evidence = Evidence.of(
-        scenario, profile, confidence, recipe=_FIRST_RECIPE, shape=fitted, progress=progress
+        scenario, along, confidence, recipe=_FIRST_RECIPE, shape=fitted, progress=progress
     )
     if target.is_sliced:
         check_visible(evidence, scenario)
@@ -293,14 +303,14 @@ def spent(
     if evidence.are_equal:
         msg = "the distributions are equal: every noise, even none, costs nothing"
         raise CalibrationError(msg)
-    if claim.is_sliced and evidence.slices is None:
+    stated = CertificateOptions.read_off(certificate.statement)
+    if claim.is_sliced and evidence.slices is None and not stated.target.is_sliced:
         msg = (
             "the certificate is about the whole output, and its evidence has no slices; ask about "
             "notion 'unsliced', or certify a claim along slices"
         )
         raise ArgumentError(msg)
     check_above(0, noise_std=std)
-    stated = CertificateOptions.read_off(certificate.statement)
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
@@ -379,7 +389,7 @@ def required_evidence(certificate: Certificate) -> Evidence:
 
 def _confidence(
     scenario: Scenario,
-    profile: Profile | None,
+    profile: AnyProfile | None,
     target: Claim,
     *,
     failure_probability: float | None,
@@ -387,19 +397,20 @@ def _confidence(
 ) -> Confidence | None:
     """How the claim may fail; raise unless `failure_probability` is given exactly where it can."""
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
+    in_closed_form = isinstance(profile, WholeSphere)
     # A claim in which a rare output may tell the secret.
     in_delta = not isinstance(target, Guarantee)
-    if target.is_sliced is False and sampled:
+    if sampled and (in_closed_form or not target.is_sliced):
         if scenario.query.range is None and not (in_delta and scenario.dim == 1):
             msg = (
                 "the whole output cannot be bounded from samples without a public range: beyond "
                 "the samples anything could lie. Give the query one with "
                 "query.with_range(Box(low, high)), to which it is then clipped; or claim along "
-                "slices"
+                "the slices of a FiniteProfile"
             )
             raise ScenarioError(msg)
         sampled = scenario.dim == 1  # otherwise the range alone bounds it
-    if on_sphere and in_delta:
+    if (on_sphere or in_closed_form) and in_delta:
         msg = (
             f"the sphere as profile goes with average and joint Rényi claims, not with {target}; "
             "use a FiniteProfile"
@@ -416,7 +427,7 @@ def _confidence(
             return None
         msg = (
             f"failure_probability {failure_probability!r} was given, but nothing can fail: the "
-            "priors are exact and the profile is finite, or the public range alone bounds the "
+            "priors are exact and no directions are drawn, or the public range alone bounds the "
             "whole output. Leave it out, or declare the priors sampled with "
             "scenario.with_sampled_priors()"
         )
@@ -450,6 +461,9 @@ def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> N
             "the whole output and takes no method"
         )
         raise ArgumentError(msg)
+    if method is not None and isinstance(target.profile, WholeSphere):
+        msg = f"method {method} is about slices one by one; the whole sphere has a closed form"
+        raise ArgumentError(msg)
     if not isinstance(target, ApproximateGuarantee) or not target.is_sliced:
         return
     if scenario.prior_kind == "gaussian":
@@ -480,8 +494,13 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
 
 
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
-    """Refuse a profile that gives almost no weight to a difference between distributions."""
-    slices, full = evidence.required_slices(), evidence.full.differences
+    """Refuse a profile that gives almost no weight to a difference between distributions.
+
+    The whole sphere, of which evidence has no slices, shows every difference.
+    """
+    slices, full = evidence.slices, evidence.full.differences
+    if slices is None:
+        return
     profile, tables = slices.profile, slices.differences
     share = _LEAST_SHARE / math.sqrt(profile.dim)
     if isinstance(tables, GaussianPairs):

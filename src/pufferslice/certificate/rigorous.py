@@ -54,7 +54,7 @@ Rows = list[list[arb]]
 _PRECISIONS: Final = (128, 512)
 """Bits of the arithmetic; the second where the first leaves a claim undecided."""
 _NEAR: Final = 2.0**-42
-"""How far above the epsilon of a slice, as a share, a proved bound is looked for."""
+"""How far from the epsilon of a slice, or a least variance, a proved bound is looked for."""
 _FURTHER: Final = 2.0**-32
 """The same below it, where floats that were rounded up cannot tell more exactly."""
 
@@ -140,6 +140,8 @@ def _finding(
         with ctx.workprec(bits):
             if claim.is_sliced and method is not None:
                 excess = _sliced_excess(evidence, claim, method, arb(noise_std))
+            elif isinstance(claim, Guarantee) and claim.is_sliced:
+                excess = _sphere_excess(evidence.full, claim, arb(noise_std))
             else:
                 excess = _whole_excess(evidence.full, claim, arb(noise_std))
             if excess <= 0:
@@ -217,6 +219,58 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         moments = [[(a * cost).exp() for cost in row] for row in costs]
         found = [(_weighted(row, weights) + added).log() / a for row in moments]
     return _largest(found) - claim.epsilon
+
+
+def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
+    """Of a claim along the whole sphere, the largest over instances; see `calibration.sphere`."""
+    if full.differences is None or full.missing.any() or full.shape is not None:
+        return arb.nan()
+    a, dim = arb(claim.order) - 1, full.dim
+    average = claim.notion == "average"
+
+    def moment(x: arb) -> arb:
+        """What a slice costs on average, as a moment, for two points or Gaussians."""
+        return (x / dim).exp() if average else x.hypgeom_1f1(arb(1) / 2, arb(dim) / 2)
+
+    if isinstance(full.differences, GaussianPairs):
+        ratios = _squared_ratios(full.differences, noise_std)
+        found = [
+            sum((share * moment((a + 1) * a / 2 * ratio) for share, ratio in pieces), arb(0))
+            for pieces in ratios
+        ]
+        whole = _gaussian_excesses(full.differences, claim, noise_std)
+        # Not a number where the least variance is not proved; the whole output may do.
+        excesses = [
+            along if (along := total.log() / a - claim.epsilon) <= 0 else in_full
+            for total, in_full in zip(found, whole, strict=True)
+        ]
+        # Spreads are bounded from below, so that this refutes nothing.
+        return excess if (excess := _largest(excesses)) <= 0 else arb.nan()
+    # A distance is a sum of squares, each addition rounded.
+    rate, grid = (a + 1) * a / 2 * (1 + (dim + 8) * arb(UNIT_ROUNDOFF)), _grid(dim)
+    moments = _row_means(
+        full.differences, lambda gap, *_: moment(rate * (gap / noise_std + grid) ** 2), arb(1)
+    )
+    return _largest([_least(row).log() / a for row in moments]) - claim.epsilon
+
+
+def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb, arb]]]:
+    """The share of each piece, and its squared shift over the least variance in any direction."""
+    found: list[list[tuple[arb, arb]]] = []
+    for pieces in _pieces(pairs, noise_std):
+        row: list[tuple[arb, arb]] = []
+        for piece in pieces:
+            spread = np.array([[float(x.mid()) for x in line] for line in piece.total.tolist()])
+            # Floats find the least variance, and balls prove a bound next to it.
+            least = arb(float(np.linalg.eigvalsh(spread).min()) * (1 - _NEAR))
+            rest = arb_mat(piece.total)
+            for i in range(pairs.dim):
+                rest[i, i] -= least
+            proved = piece.same_spread() and least > 0 and _log_det(rest).is_finite()
+            square = (piece.shift.transpose() * piece.shift)[0, 0]
+            row.append((piece.share, square / least if proved else arb.nan()))
+        found.append(row)
+    return found
 
 
 def _sliced_delta_excess(

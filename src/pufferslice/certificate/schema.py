@@ -408,6 +408,14 @@ class ProfilePart(_Part):
     digest: Sha256
 
 
+class WholeSpherePart(_Part):
+    """All directions, none of them drawn: claims along them have a closed form."""
+
+    kind: Literal["whole_sphere"]
+    dim: Annotated[int, Field(ge=2)]
+    digest: Sha256
+
+
 class SharesPart(_Part):
     """Shares of the noise standard deviation."""
 
@@ -460,7 +468,7 @@ class ReleaseStatement(_Part):
         Discriminator(_kind_of_guarantee),
     ]
     method: MethodPart | None
-    """Null for claims about the whole output."""
+    """Null for claims about the whole output and along the whole sphere."""
     spent: NonNegative
     """What the noise costs; at most the epsilon, or the share of guesses, of the guarantee."""
     total: Positive | None
@@ -469,7 +477,7 @@ class ReleaseStatement(_Part):
     distributions_are_equal: bool
     """Whether the distributions of every pair are the same; only then is there no noise."""
     noise: NoisePart
-    profile: ProfilePart | None
+    profile: Annotated[ProfilePart | WholeSpherePart, Field(discriminator="kind")] | None
     """Null for claims about the whole output."""
     failure_probability: Probability
     """Probability that the claim does not hold; 0 for exact distributions."""
@@ -496,13 +504,20 @@ class ReleaseStatement(_Part):
         sliced = self.guarantee.notion in SLICED_NOTIONS
         isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
         adds_up = not sliced and isinstance(self.guarantee, RenyiGuarantee)
+        whole_sphere = isinstance(self.profile, WholeSpherePart)
         least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
         free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)
         costly = self.spent > 0 and self.noise.std > 0
         return {
             "query, noise and profile must have the same number of coordinates": len(dims) == 1,
-            "profile and method belong to claims along slices, and only to them": (
-                (self.profile is not None, self.method is not None) == (sliced, sliced)
+            "profile and method belong to claims along slices, and only to them; the whole sphere "
+            "has no method": (
+                (self.profile is not None, self.method is not None)
+                == (sliced, sliced and not whole_sphere)
+            ),
+            "the whole sphere goes with Rényi claims, which hold with certainty": (
+                not whole_sphere
+                or (not self.failure_probability and isinstance(self.guarantee, RenyiGuarantee))
             ),
             "claims along slices have isotropic noise, and neither guard nor gap": (
                 isotropic or not sliced

@@ -28,6 +28,7 @@ from pufferslice.calibration.guarantee import (
     claim_of,
 )
 from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise
+from pufferslice.calibration.sphere import sphere_cost, sphere_noise_std
 from pufferslice.calibration.unsliced import (
     calibrate_unsliced,
     implementation_delta,
@@ -39,7 +40,12 @@ from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.errors import CalibrationError
 from pufferslice.sensitivity.couplings import SEED
 from pufferslice.sensitivity.gaussian import GaussianPairs
-from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.profiles import (
+    WHOLE_SPHERE,
+    FiniteProfile,
+    SampledSphere,
+    WholeSphere,
+)
 from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import MatchingTables
 
@@ -53,7 +59,8 @@ class CertificateOptions:
 
     target: Claim
     method: Method | None
-    """How noise and cost along slices are tied; None for claims about the whole output."""
+    """How noise and cost along slices are tied; None for claims about the whole output, and for the
+    whole sphere, which has a closed form of its own."""
     deltas: tuple[float, ...]
     generator: str
     earlier_releases: tuple[str, ...]
@@ -86,9 +93,11 @@ def calibrated_noise(evidence: Evidence, options: CertificateOptions) -> float:
     """The noise standard deviation that the target asks for, in whitened coordinates."""
     if options.noise_std is not None:
         return options.noise_std
-    if options.method is None:
-        return calibrate_unsliced(options.target, evidence.full)
-    return sliced_noise(evidence.required_slices(), options.target, options.method)
+    if options.method is not None:
+        return sliced_noise(evidence.required_slices(), options.target, options.method)
+    if isinstance(options.target, Guarantee) and options.target.is_sliced:
+        return sphere_noise_std(evidence.full, options.target)
+    return calibrate_unsliced(options.target, evidence.full)
 
 
 def spent_on(evidence: Evidence, options: CertificateOptions, noise_std: float) -> float:
@@ -97,6 +106,8 @@ def spent_on(evidence: Evidence, options: CertificateOptions, noise_std: float) 
         return 0.5 if isinstance(options.target, GuessGuarantee) else 0.0
     check_above(0, noise_std=noise_std)
     if options.method is None:
+        if isinstance(options.target, Guarantee) and options.target.is_sliced:
+            return sphere_cost(evidence.full, options.target, noise_std)
         return unsliced_cost(evidence.full, options.target, noise_std)
     slices, envelope = evidence.required_slices(), options.method.envelope
     if isinstance(options.target, ApproximateGuarantee):
@@ -147,7 +158,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[s
             "secure": options.generator == OperatingSystemNoise.name,
             "implementation_delta": implementation_delta(evidence.full) if noise_std else 0.0,
         },
-        "profile": None if slices is None else _profile(slices.profile),
+        "profile": _profile(evidence) if options.target.is_sliced else None,
         "failure_probability": evidence.failure_probability,
         "sampling": _sampling(evidence, options, noise_std),
         "unsliced": unsliced_of(evidence, unsliced_order(options.target), noise_std),
@@ -206,7 +217,7 @@ def guard_radius(full: Full, claim: Claim, noise_std: float) -> float:
 
 def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
     """The public shape of the noise, and the guard that follows from it."""
-    whole = options.method is None and noise_std
+    whole = noise_std and not options.target.is_sliced
     return {
         "kind": options.shape,
         "whitening": None if full.shape is None else full.shape.whitening.tolist(),
@@ -215,7 +226,11 @@ def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[st
     }
 
 
-def _profile(profile: Profile) -> dict[str, Any]:
+def _profile(evidence: Evidence) -> dict[str, Any]:
+    if evidence.slices is None:
+        whole = WholeSphere(dim=evidence.full.dim)
+        return {"kind": WHOLE_SPHERE, "dim": whole.dim, "digest": whole.digest()}
+    profile = evidence.slices.profile
     return {
         "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
         "dim": profile.dim,

@@ -34,6 +34,7 @@ from pufferslice.calibration.guessing import (
     right_guesses,
     total_variation_bound,
 )
+from pufferslice.calibration.sphere import sphere_costs
 from pufferslice.calibration.unsliced import unsliced_cost
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
@@ -447,6 +448,8 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
         envelope = certificate.statement["method"]["envelope"]
         costs = slice_costs(slices, claim.order, noise_std, envelope)
         sliced = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
+    elif isinstance(claim, Guarantee) and claim.is_sliced:
+        sliced = sphere_costs(evidence.full, claim, noise_std)
     gaps = None
     if slices is not None and isinstance(slices.differences, GapTables):
         gaps = slices.differences.worst().max(axis=1)

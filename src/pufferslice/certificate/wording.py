@@ -30,6 +30,7 @@ from pufferslice.calibration.guessing import released_delta
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries.ranges import Box, range_of, range_words
+from pufferslice.sensitivity.profiles import WHOLE_SPHERE
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
 """What a reader can do about a statement or evidence that nobody issued."""
@@ -276,6 +277,8 @@ def total_sentence(statement: Mapping[str, Any]) -> str:
 
 
 def _along(profile: Mapping[str, Any]) -> str:
+    if profile["kind"] == WHOLE_SPHERE:
+        return f" along the whole sphere of {profile['dim']} dimensions, in closed form"
     where = f"{profile['dim']} dimensions (profile {profile['digest'][:12]})"
     if profile["kind"] == "sphere":
         return f" along the whole sphere of {where}, known by {profile['n_directions']} directions"

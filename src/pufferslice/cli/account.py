@@ -37,6 +37,13 @@ def account(
             help="Probability that each record differs, independently.",
         ),
     ] = None,
+    tail_probability: Annotated[
+        float | None,
+        typer.Option(help="How rarely more records may differ; it is part of --delta."),
+    ] = None,
+    failure_probability: Annotated[
+        float | None, typer.Option(help="That the tail of --at-most is larger than stated.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Find the noise for this epsilon.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Find the cost of this noise.")
@@ -52,9 +59,18 @@ def account(
     """Account for a training run with all accountants side by side. Trains nothing."""
     from pufferslice.baselines import account
 
-    differing = _differing(n_records, exactly, at_most, mismatch_probability)
     design = _design(n_records, sampling, batch_size)
-    run = account.Run(differing=differing, sampling=design, n_steps=n_steps, order=order)
+    differing = _differing(
+        n_records,
+        exactly=exactly,
+        at_most=at_most,
+        mismatch_probability=mismatch_probability,
+        tail_probability=tail_probability,
+        failure_probability=failure_probability,
+    )
+    run = account.Run(
+        differing=differing, sampling=design, n_steps=n_steps, order=order, delta=delta
+    )
     if (epsilon is None) == (noise_multiplier is None):
         msg = "give either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
         raise ArgumentError(msg)
@@ -62,29 +78,23 @@ def account(
         accounts = account.accounts_for_epsilon(run, epsilon or 0.0)
     else:
         accounts = account.accounts_for_noise(run, noise_multiplier)
-    table = account.account_table(
-        run, accounts, delta=delta, epsilon=epsilon, n_parameters=n_parameters
-    )
+    table = account.account_table(run, accounts, epsilon=epsilon, n_parameters=n_parameters)
     answer(table, _prose(table), json=json)
 
 
-def _differing(
-    n_records: int, exactly: int | None, at_most: int | None, mismatch_probability: float | None
-) -> "DifferingRecords":
-    from pufferslice import learning
+def _differing(n_records: int, **flags: float | None) -> "DifferingRecords":
+    """As [secret] of a training file with the same keys."""
+    from pufferslice.config.training import TAIL_KEYS, SecretSection
 
-    n_given = sum(value is not None for value in (exactly, at_most, mismatch_probability))
+    n_given = sum(value is not None for name, value in flags.items() if name not in TAIL_KEYS)
     if n_given != 1:
         msg = (
             "give exactly one of --exactly, --at-most and --mismatch-probability; got "
             f"{n_given} of the three"
         )
         raise ArgumentError(msg)
-    if exactly is not None:
-        return learning.exactly(exactly)
-    if at_most is not None:
-        return learning.at_most(at_most)
-    return learning.binomial(n_records=n_records, mismatch_probability=mismatch_probability or 0.0)
+    options = {name: value for name, value in flags.items() if value is not None}
+    return SecretSection.model_construct(**options).differing(n_records)
 
 
 def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign":
@@ -113,7 +123,7 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
 
 
 def _prose(table: dict[str, Any]) -> str:
-    from pufferslice.calibration.guarantee import at_most
+    from pufferslice.calibration.guarantee import at_most, in_full
     from pufferslice.report.text import text_table
 
     header = ["accountant", "noise multiplier", "epsilon"]
@@ -121,11 +131,20 @@ def _prose(table: dict[str, Any]) -> str:
         [name, at_most(row["noise_multiplier"]), at_most(row["epsilon"])]
         for name, row in table["accountants"].items()
     ]
+    claim = f"at order {table['order']:g}"
+    if "excess_probability" in table:
+        claim = (
+            f"as (epsilon, delta) with delta {in_full(table['delta'])}, of which "
+            f"{at_most(table['excess_probability'])} is for more differing records"
+        )
     parts = [
-        f"{table['n_steps']} steps at order {table['order']:g}; {table['differing']}.",
+        f"{table['n_steps']} steps {claim}; {table['differing']}.",
         text_table(rows),
         "\n".join(f"{name}: {row['certifies']}" for name, row in table["accountants"].items()),
     ]
+    if table.get("failure_probability"):
+        failure = in_full(table["failure_probability"])
+        parts.append(f"The claims hold except with probability {failure}, that of the simulation.")
     parts += [f"{name} does not apply: {why}" for name, why in table["not_applicable"].items()]
     parts += [_record_prose(table), _signal_prose(table)]
     if "delta" in table:

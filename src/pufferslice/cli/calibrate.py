@@ -129,7 +129,9 @@ def calibrate(
         list[str] | None,
         _flag("name=half-width: the 95 % interval that a coordinate needs. Repeatable."),
     ] = None,
-    profile: Annotated[str | None, _flag("uniform (a finite profile) or sphere.")] = None,
+    profile: Annotated[
+        str | None, _flag("uniform (a finite profile), sphere (drawn) or whole-sphere.")
+    ] = None,
     directions: Annotated[int | None, _flag("Number of random slices.")] = None,
     seed: Annotated[int | None, _flag("Public seed of slices and bootstrap.")] = None,
     rule: Annotated[str | None, _flag("tight or closed-form.")] = None,
@@ -251,7 +253,7 @@ def _summary(certificate: "Certificate") -> dict[str, Any]:
     noise, claim = statement["noise"], statement["guarantee"]
     numbers = ("order", "epsilon", "delta", "at_most")
     kind = "guess" if "at_most" in claim else "epsilon_delta" if "delta" in claim else "srpp"
-    profile = statement["profile"] or dict.fromkeys(("kind", "n_directions", "digest"))
+    profile = statement["profile"] or dict.fromkeys(("kind", "digest"))
     method = statement["method"] or dict.fromkeys(("rule", "envelope"))
     return {
         "noise_std": noise["std"],
@@ -271,7 +273,7 @@ def _summary(certificate: "Certificate") -> dict[str, Any]:
         "range": statement["scenario"]["query"]["range"],
         "profile": profile["kind"],
         "dim": len(names),
-        "n_directions": profile["n_directions"],
+        "n_directions": profile.get("n_directions"),
         "profile_digest": profile["digest"],
         **method,
         "distribution": statement["scenario"]["distribution"],

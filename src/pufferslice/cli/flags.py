@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.profiles import WHOLE_SPHERE
 
 _REQUIRED = ("secret", "distribution", "notion")
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
@@ -43,7 +44,9 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         required += ["guess"]
     else:
         required += ["epsilon", "delta" if pair else "order"]
-    if flags.get("notion") in ("joint", "average") or "bins" in flags:
+    sliced = flags.get("notion") in ("joint", "average")
+    drawn = flags.get("profile", "").replace("-", "_") != WHOLE_SPHERE
+    if (sliced and drawn) or "bins" in flags:
         required += ["directions", "seed"]
     elif flags.get("distribution") == "bootstrap":
         required += ["seed"]

@@ -60,7 +60,14 @@ from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, gaussian_proces
 from pufferslice.sensitivity import RowScan, scan_files, spill_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
-from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.profiles import (
+    WHOLE_SPHERE,
+    AnyProfile,
+    FiniteProfile,
+    Profile,
+    SampledSphere,
+    WholeSphere,
+)
 from pufferslice.sensitivity.sensitivity import ENVELOPES
 
 _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
@@ -741,10 +748,15 @@ class ProfileSection(Table):
     """The slices, which are public: for notions `joint` and `average`, and for streamed data."""
 
     kind: (
-        Annotated[str, Word("uniform", "sphere", "axes", "orthogonal", "blocks", "given")] | None
+        Annotated[
+            str,
+            Word("uniform", "sphere", WHOLE_SPHERE, "axes", "orthogonal", "blocks", "given"),
+        ]
+        | None
     ) = key(None, example="uniform")
     """`uniform` (default: the drawn slices are the profile), `sphere` (they stand for all
-    directions), `axes`, `orthogonal`, `blocks` or `given`."""
+    directions), `whole-sphere` (all directions, in closed form; nothing is drawn), `axes`,
+    `orthogonal`, `blocks` or `given`."""
     n_directions: int | None = key(None, example=200)
     """Number of random directions (per block)."""
     seed: int | None = key(None, example=7)
@@ -760,14 +772,16 @@ class ProfileSection(Table):
     weights: Numbers | None = key(None, example=[0.5, 0.5])
     """For `given`: weights of the directions; equal if left out."""
 
-    def profile(self, dim: int) -> Profile:
-        """The directions and weights."""
+    def profile(self, dim: int) -> AnyProfile:
+        """The directions and weights, or the whole sphere."""
         kind = self.kind or ("uniform" if self.directions is None else "given")
         if kind == "given":
             directions = self._required("directions")
             if self.weights is None:
                 return FiniteProfile.of(directions)
             return FiniteProfile(directions=directions, weights=self.weights)
+        if kind == WHOLE_SPHERE:
+            return WholeSphere(dim=dim)
         if kind == "axes":
             return FiniteProfile.axes(dim=dim)
         names = {"orthogonal": ["n_sets"], "blocks": ["n_directions", "blocks"]}
@@ -925,7 +939,7 @@ class Request:
     """Everything that a scenario file asks for."""
 
     scenario: Scenario
-    profile: Profile | None
+    profile: AnyProfile | None
     """None where neither the claim nor a scan needs slices."""
     target: Claim
     """Without its slices; see `guarantee`."""
@@ -1047,6 +1061,12 @@ def request_of(
     numbers: Sequence[float] = ()
     section = _worlds_section(file)
     if file.data.bins is not None and profile is not None:
+        if isinstance(profile, WholeSphere):
+            msg = (
+                "[profile] kind: streamed rows are counted along directions, and the whole sphere "
+                "has none; use 'uniform' or 'sphere'"
+            )
+            raise ArgumentError(msg)
         kept = file.data.strata
         if kept is None:
             kept = not target.is_sliced and query.dim > 1 and file.prior.kind == "empirical"

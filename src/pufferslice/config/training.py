@@ -13,7 +13,7 @@ from pydantic import Field
 
 from pufferslice._core.checks import check_above, check_between, is_a
 from pufferslice._core.files import parsed_json, pretty_json, read_bytes, write_whole
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee, Notion
 from pufferslice.certificate.training import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
@@ -38,6 +38,7 @@ from pufferslice.learning import (
     binomial,
     exactly,
     from_pmf,
+    mostly_at_most,
     plan_training,
     plugin_accountant,
 )
@@ -54,6 +55,8 @@ from pufferslice.learning.request import (
 )
 from pufferslice.learning.sampling import sampling_from_description
 
+TAIL_KEYS: Final = ("tail_probability", "failure_probability")
+"""Keys of a secret that say how rarely more records differ."""
 _EVALUATIONS: Final = 20
 """About so many in a run by default: an evaluation may take as long as many steps."""
 
@@ -87,7 +90,7 @@ class PrevalenceTable(Table):
 
 
 class SecretSection(Table):
-    """How many records the secret changes; exactly one key."""
+    """How many records the secret changes; exactly one of the first five keys."""
 
     exactly: int | None = key(None, example=4, used=True)
     """A fixed set of so many records differs."""
@@ -104,21 +107,38 @@ class SecretSection(Table):
     )
     """Two worlds with these shares of a label. `world`, `first` or `second`, is trained on: it is
     the secret, so a file that has it is confidential."""
+    tail_probability: Number | None = key(None, example=1e-6)
+    """Beside `at_most`, `mismatch_probability` or `probabilities`: with this probability at most,
+    more records differ than are accounted for. It is part of the `delta` of [guarantee], once for
+    the whole run."""
+    failure_probability: Number | None = key(None, example=0.01)
+    """Beside `at_most` and `tail_probability`, for a number that a simulation gave: that the tail
+    is larger than stated. The certificate states it apart from delta. Default 0."""
 
     def worlds(self) -> Prevalence | None:
         """The two worlds, if the secret is a prevalence."""
-        if len(self.model_fields_set) != 1:
-            msg = f"needs exactly one of {', '.join(type(self).model_fields)}"
+        kinds = [name for name in type(self).model_fields if name not in TAIL_KEYS]
+        if len(self.model_fields_set.intersection(kinds)) != 1:
+            msg = f"needs exactly one of {', '.join(kinds)}"
             raise ArgumentError(msg)
         return None if self.prevalence is None else Prevalence(**self.prevalence.given())
 
     def differing(self, n_records: int) -> DifferingRecords:
         """The distribution of the number of differing records."""
-        worlds = self.worlds()
+        worlds, tail = self.worlds(), self.tail_probability
+        if self.failure_probability is not None and (tail is None or self.at_most is None):
+            msg = "failure_probability belongs to at_most with a tail_probability; leave it out"
+            raise ArgumentError(msg)
         if worlds is not None:
             differing = worlds.differing(n_records)
         elif self.exactly is not None:
             differing = exactly(self.exactly)
+        elif self.at_most is not None and tail is not None:
+            differing = mostly_at_most(
+                self.at_most,
+                tail_probability=tail,
+                failure_probability=self.failure_probability or 0.0,
+            )
         elif self.at_most is not None:
             differing = at_most(self.at_most)
         elif self.mismatch_probability is not None:
@@ -127,6 +147,11 @@ class SecretSection(Table):
             )
         else:
             differing = from_pmf([float(chance) for chance in self.probabilities or ()])
+        if tail is not None and self.at_most is None:
+            if differing.is_fixed_set:
+                msg = "tail_probability is for a number of records that varies; leave it out"
+                raise ArgumentError(msg)
+            differing = differing.truncated(tail_probability=tail)
         if differing.largest > n_records:
             msg = f"up to {differing.largest} records differ, but n_records is {n_records}"
             raise ArgumentError(msg)
@@ -218,14 +243,37 @@ class GuaranteeSection(Table):
     `plugin`."""
     plugin: PluginTable | None = key(None, example={"name": "own_bound", "options": {}})
     """For accountant `plugin`: one of an installed package, by `name`, and its `options`."""
-    order: Number = key(example=8, used=True)
+    order: Number | None = key(None, example=8, used=True)
     """Rényi order, above 1."""
     epsilon: Number = key(example=8.0, used=True)
     """The bound that is claimed, above 0."""
+    delta: Number | None = key(None, example=1e-5)
+    """Instead of `order`: an (ε, δ) target, with the order that needs the least noise. Required if
+    [secret] has a `tail_probability`, which is part of it."""
     deltas: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = key(
         DEFAULT_DELTAS, example=[1e-5]
     )
     """Of the (ε, δ) views; default `[1e-5]`."""
+
+    def target(self, notion: Notion) -> Guarantee | ApproximateGuarantee:
+        """The claim that the plan must meet."""
+        check_above(0, epsilon=self.epsilon)
+        if self.delta is not None and self.order is None:
+            return Guarantee.epsilon_delta(self.epsilon, self.delta)
+        if self.order is None or self.delta is not None:
+            msg = "needs either order, of a Rényi claim, or delta, of an (epsilon, delta) claim"
+            raise ArgumentError(msg)
+        check_above(1, order=self.order)
+        return Guarantee(notion=notion, order=self.order, epsilon=self.epsilon)
+
+    def all_deltas(self) -> tuple[float, ...]:
+        """Those of the views; the delta of the claim comes first."""
+        for delta in self.deltas:
+            check_between(0, 1, deltas=delta)
+        if self.delta is None:
+            return self.deltas
+        others = self.deltas if "deltas" in self.model_fields_set else ()
+        return tuple(dict.fromkeys((float(self.delta), *others)))
 
     def chosen(self) -> Accountant:
         """The accountant, of the library or of a plugin."""
@@ -289,11 +337,8 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
     with _in_section("sampling"):
         design = file.sampling.design(n_records)
     with _in_section("guarantee"):
-        check_above(1, order=claim.order)
-        check_above(0, epsilon=claim.epsilon)
-        for delta in claim.deltas:
-            check_between(0, 1, deltas=delta)
         accountant = claim.chosen()
+        target, deltas = claim.target(accountant.notion), claim.all_deltas()
     with _in_section("training"):
         learning = training.learning()
         check_above(0, clip_norm=training.clip_norm)
@@ -304,7 +349,7 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         clip_norm=training.clip_norm,
         n_steps=n_steps,
         accountant=accountant,
-        target=Guarantee(notion=accountant.notion, order=claim.order, epsilon=claim.epsilon),
+        target=target,
     )
     with _in_section("training"):
         plan = attrs.evolve(plan, block=training.block, non_finite=training.non_finite)
@@ -325,7 +370,7 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         worlds=worlds,
         learning=learning,
         output=output,
-        deltas=claim.deltas,
+        deltas=deltas,
         source_folder=folder,
     )
 

@@ -200,7 +200,8 @@ class DifferingRecords:
             msg = (
                 f"more than {self.largest} records differ with probability "
                 f"{self.excess_probability:.3g}, which no Rényi claim covers; claim (epsilon, "
-                "delta) with Guarantee.epsilon_delta(...), or give the whole distribution"
+                "delta) with Guarantee.epsilon_delta(...), in files and commands with a delta, or "
+                "give the whole distribution"
             )
             raise ArgumentError(msg)
 

@@ -32,7 +32,8 @@ KINDS: Final = (
     "logs public.jsonl and internal.jsonl of a training run"
 )
 
-_PUBLIC_NUMBERS: Final = {"step", "n_steps", "order", "spent_epsilon", "epsilon"}
+_PUBLIC_NUMBERS: Final = {"step", "n_steps", "spent_epsilon", "epsilon"}
+"""In every row of a public log, beside the notion and the order or delta of the claim."""
 _SAME: Final = 1e-9
 
 
@@ -135,7 +136,8 @@ def _log(content: bytes) -> TrainingLog | None:
 
 
 def _is_public_row(row: Mapping[str, Any]) -> bool:
-    return "notion" in row and all(_is_number(row.get(key)) for key in _PUBLIC_NUMBERS)
+    has_claim = "notion" in row and _is_number(row.get("order", row.get("delta")))
+    return has_claim and all(_is_number(row.get(key)) for key in _PUBLIC_NUMBERS)
 
 
 def _is_number(value: object) -> bool:
@@ -333,7 +335,9 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     table, statement = curves.table, certificate.statement
     ours = [row for row in table.rows if row.is_ours and row.scope == "unsliced"]
     if claim.is_sliced:
-        name = comparison.name_of(claim.notion, Method(**statement["method"]))
+        # No comparison is made along the whole sphere.
+        method = statement["method"]
+        name = None if method is None else comparison.name_of(claim.notion, Method(**method))
         ours = [row for row in table.rows if row.mechanism == name]
     scenario, stds = statement["scenario"], [row.noise_std for row in ours]
     n_instances = len(scenario["priors"]) * len(scenario["pairs"])
@@ -356,8 +360,8 @@ def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) 
             if held.path.resolve().parent == path.resolve().parent:
                 beside.append(i)
         if not log.internal and all(
-            (row["notion"], row["order"], row["n_steps"])
-            == (claim["notion"], claim["order"], n_steps)
+            row["n_steps"] == n_steps
+            and all(row.get(key) == claim.get(key) for key in ("notion", "order", "delta"))
             and math.isclose(row["epsilon"], claim["epsilon"], rel_tol=_SAME)
             for row in log.rows
         ):

@@ -47,6 +47,7 @@ from pufferslice.report.inputs import Curves, ReportInputs
 from pufferslice.report.svg import Series, ellipse_axes
 from pufferslice.report.text import bound, label
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.profiles import WHOLE_SPHERE
 from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.whitening import Shape
 
@@ -263,9 +264,11 @@ def _noise_lines(certificate: Certificate, points: Sequence[SweepPoint]) -> list
         "closed_form": tuple(point.closed_form_std for point in points),
     }
     names = ["tight", "closed_form"]
-    if not certificate.guarantee.is_sliced:
-        names, stds = ["unsliced"], {"unsliced": tuple(point.noise_std for point in points)}
-    elif certificate.statement["method"]["rule"] == "closed_form":
+    method = certificate.statement["method"]
+    if method is None:
+        whole = WHOLE_SPHERE if certificate.guarantee.is_sliced else "unsliced"
+        names, stds = [whole], {whole: tuple(point.noise_std for point in points)}
+    elif method["rule"] == "closed_form":
         names.reverse()
     per_cent = 100 if isinstance(certificate.guarantee, GuessGuarantee) else 1
     bounds = tuple(per_cent * point.claim.bound for point in points)

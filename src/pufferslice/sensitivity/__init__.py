@@ -2,7 +2,7 @@
 """What two distributions differ by: slice profiles, gap tables, couplings, divergences."""
 
 from pufferslice.sensitivity.exact import gap_tables
-from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
 from pufferslice.sensitivity.scan import (
     RowScan,
     scan_files,
@@ -25,6 +25,7 @@ __all__ = [
     "SampledSphere",
     "Shape",
     "SphereTerm",
+    "WholeSphere",
     "gap_tables",
     "scan_files",
     "scan_outputs",

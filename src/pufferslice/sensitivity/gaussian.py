@@ -152,7 +152,7 @@ class GaussianPairs:
         masses = self._masses.reshape(-1, *[1] * (values.ndim - 1))
         return np.add.reduceat(masses * values, self._starts) * _MIXED_UP
 
-    def _mixed(self, costs: Floats, order: float) -> Floats:
+    def mixed(self, costs: Floats, order: float) -> Floats:
         r"""Divergences of instances from those of their pieces, the larger of both orders.
 
         $$\frac{1}{\alpha-1} \ln \sum_i m_i e^{(\alpha-1) D_i}$$
@@ -171,6 +171,27 @@ class GaussianPairs:
             large = top * _MIXED_UP + np.log(rest) / (order - 1)
         mixed = np.where((order - 1) * top < 1, small, np.where(np.isinf(top), np.inf, large))
         return np.asarray(mixed.max(axis=0))
+
+    def squared_ratios(self, order: float, noise_std: float) -> Floats:
+        r"""Squared distance of the means over the least variance, with noise, in any direction.
+
+        Upper bounds, shape (n_pieces,), for pieces with one covariance S on both sides:
+        $|\Delta|^2 / (\lambda_{\min}(S) + \sigma^2)$. The divergence along u is $\alpha/2$ times
+        $\langle u, \Delta \rangle^2 / (u^\top S u + \sigma^2)$, at most that share of it.
+        """
+        covs, variance = self.covs[:, 0], noise_std**2
+        sizes = self.dim * np.abs(covs).max(axis=(1, 2)) + variance
+        errors = _spread_errors(self.dim, order, sizes)
+        least = np.linalg.eigvalsh(covs).min(axis=1)
+        spreads = np.maximum(least - errors, 0.0) + variance
+        shifts = self.means[:, 0] - self.means[:, 1]
+        longer = 1 + (self.dim + 8) * UNIT_ROUNDOFF
+        return np.asarray((shifts**2).sum(axis=1) * longer / spreads)
+
+    @property
+    def have_one_spread(self) -> bool:
+        """Whether both sides of every piece have the same covariance."""
+        return bool(np.array_equal(self.covs[:, 0], self.covs[:, 1]))
 
     def differences(self, directions: Floats) -> tuple[Floats, Floats]:
         """How far each pair differs at all, and along each of these directions."""
@@ -225,14 +246,14 @@ class GaussianPairs:
         )
         both[:, totals.min(axis=1) < errors] = np.inf
         both[:, self._equal_pieces] = 0.0
-        return self._mixed(both, order)
+        return self.mixed(both, order)
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
         both = np.zeros((2, len(self.means)))
         for i in np.flatnonzero(~self._equal_pieces):
             both[:, i] = self._full_cost(int(i), order, noise_std)
-        return self._mixed(both, order)
+        return self.mixed(both, order)
 
     def _full_cost(self, piece: int, order: float, noise_std: float) -> tuple[float, float]:
         """Of both orders.

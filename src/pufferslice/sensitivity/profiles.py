@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slice profiles: finite sets of directions, and the whole sphere through drawn directions."""
+"""Slice profiles: finite sets of directions, and the whole sphere, drawn from or in closed form."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
@@ -152,9 +152,7 @@ class SampledSphere(_Directions):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        if self.dim == 1:
-            msg = "on the line there is only one slice, the line itself; use FiniteProfile.axes"
-            raise ArgumentError(msg)
+        _check_not_line(self.dim)
 
     @classmethod
     def draw(cls, *, dim: int, n_directions: int, seed: int) -> "SampledSphere":
@@ -179,15 +177,45 @@ class SampledSphere(_Directions):
         return digest(b"sphere", *self._bytes())
 
 
+@final
+@attrs.frozen(kw_only=True)
+class WholeSphere:
+    """The whole sphere as profile, in closed form: all directions count, and none is drawn.
+
+    The claim needs neither directions nor a failure probability nor a public range, but it has a
+    closed form only for some distributions (`pufferslice.calibration.sphere`); for the others it
+    is refused, and `SampledSphere` or `FiniteProfile.uniform` is the way out.
+
+    >>> WholeSphere(dim=9)
+    WholeSphere(dim=9)
+    """
+
+    dim: int
+    """Dimension of the scaled query, at least 2."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, dim=self.dim)
+        _check_not_line(self.dim)
+
+    def digest(self) -> str:
+        """SHA-256 over the dimension; never that of a profile with directions."""
+        return digest(b"whole sphere", np.array([self.dim], dtype=">i8").tobytes())
+
+
+WHOLE_SPHERE: Final = "whole_sphere"
+"""The kind of `WholeSphere` in files and statements."""
 Profile = FiniteProfile | SampledSphere
+"""Profiles with directions."""
+AnyProfile = Profile | WholeSphere
+"""What a sliced claim can name."""
 
 
 def check_profile(profile: object, dim: int) -> None:
     """Refuse anything but a profile of slices in `dim` coordinates."""
-    if not isinstance(profile, Profile):
+    if not isinstance(profile, AnyProfile):
         msg = (
-            f"profile must be a FiniteProfile or a SampledSphere, got {given(profile)}; write "
-            f"FiniteProfile.uniform(dim={dim}, n_directions=..., seed=...)"
+            "profile must be a FiniteProfile, a SampledSphere or a WholeSphere, got "
+            f"{given(profile)}; write FiniteProfile.uniform(dim={dim}, n_directions=..., seed=...)"
         )
         raise ArgumentError(msg)
     if profile.dim != dim:
@@ -195,6 +223,13 @@ def check_profile(profile: object, dim: int) -> None:
             f"profile has dimension {profile.dim}, the query has {dim}; use "
             f"FiniteProfile.uniform(dim={dim}, ...)"
         )
+        raise ArgumentError(msg)
+
+
+def _check_not_line(dim: int) -> None:
+    """A sphere has at least two dimensions."""
+    if dim == 1:
+        msg = "on the line there is only one slice, the line itself; use FiniteProfile.axes"
         raise ArgumentError(msg)
 
 

@@ -37,6 +37,7 @@ from pufferslice._core.files import (
     write_new,
     write_whole,
 )
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate
 from pufferslice.data import LabelledImages
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
@@ -478,7 +479,12 @@ class _Logs:
     ) -> None:
         folder, n_taken = request.output.folder, trainer.n_taken
         self._output, self._trainer, self._metrics = request.output, trainer, metrics
-        self._claim = request.plan.guarantee()
+        # A tail of the differing records is in delta, and no Rényi claim covers it.
+        self._claim: Guarantee | ApproximateGuarantee = (
+            cast("ApproximateGuarantee", trainer.certificate(deltas=request.deltas).guarantee)
+            if request.plan.differing.excess_probability
+            else request.plan.guarantee()
+        )
         self._public = RunLog(folder / PUBLIC, internal=False, n_taken=n_taken)
         self._internal = RunLog(folder / INTERNAL, internal=True, n_taken=n_taken)
 
@@ -499,14 +505,16 @@ class _Logs:
     def _add_public_row(self) -> dict[str, float]:
         """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
+        if isinstance(self._claim, Guarantee):
+            spent = self._trainer.spent().epsilon
+        else:
+            spent = self._trainer.spent_epsilon(self._claim.delta)
         self._public.add(
             {
                 "step": self._trainer.n_taken,
                 "n_steps": self._trainer.plan.n_steps,
-                "notion": self._claim.notion,
-                "order": self._claim.order,
-                "spent_epsilon": self._trainer.spent().epsilon,
-                "epsilon": self._claim.epsilon,
+                **self._claim.to_json(),
+                "spent_epsilon": spent,
                 **(metrics if is_public else {}),
             }
         )

@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from pufferslice.baselines import account
+
 BASE = {
     "n_records": "50000", "exactly": "20", "sampling": "poisson", "batch_size": "512",
     "n_steps": "3920", "order": "16",
@@ -129,7 +131,8 @@ def test_expected_sizes_and_largest_numbers(table):
 
 
 @pytest.mark.soundness
-def test_delta_and_comparison(table, ask):
+def test_delta_and_comparison(table, ask, monkeypatch):
+    """DP-SGD beside it is computed once; the prose is of the same rows, and of one left out."""
     setting = {"n_records": "100", "exactly": "3", "batch_size": "10", "n_steps": "20"}
     setting |= {"order": "4", "delta": "1e-5"}
     answer = table(**setting, epsilon="1")
@@ -140,6 +143,8 @@ def test_delta_and_comparison(table, ask):
     assert answer["accountants"]["amplified"]["one_record"]["delta"] == 1e-5
     assert list(answer["comparison"]) == ["dp_sgd", "group_dp_sgd", "group_dp_sgd_all"]
     assert "comparison" not in table(**setting, noise_multiplier="12")
+    compared = dict(answer["comparison"])
+    monkeypatch.setattr(account, "dp_sgd_rows", lambda *_: compared)
     prose = ask(line(**setting, epsilon="1")).out
     for words in (
         "Unsliced epsilon at delta 1e-05:",
@@ -148,8 +153,9 @@ def test_delta_and_comparison(table, ask):
         "group_dp_sgd_all (protects any 3 records",
     ):
         assert words in prose
+    compared["group_dp_sgd_all"] = {"group_size": 3, "not_applicable": "too large"}
     loose = ask(line(**setting | {"epsilon": "40"}))
-    assert "group_dp_sgd_all does not apply" in loose.out
+    assert "group_dp_sgd_all does not apply: too large" in loose.out
 
 
 def test_prose(ask):

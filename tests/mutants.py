@@ -79,14 +79,15 @@ class Mutant(NamedTuple):
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Every operator of a module's functions, changed one at a time."""
     text = (PACKAGE / module).read_text(encoding="utf-8")
-    for i in range(sum(1 for _ in _sites(ast.parse(text)))):
+    for i in range(sum(1 for _ in sites(ast.parse(text)))):
         tree = ast.parse(text)
-        node = list(_sites(tree))[i]
-        change = _mutate(node)
+        node = list(sites(tree))[i]
+        change = mutate(node)
         yield Mutant(module, node.lineno, change, ast.unparse(tree))
 
 
-def _sites(tree: ast.Module) -> Iterator[ast.expr]:
+def sites(tree: ast.Module) -> Iterator[ast.expr]:
+    """Operators and calls of a module's functions that can be changed."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             for node in ast.walk(ast.Module(body=function.body, type_ignores=[])):
@@ -112,7 +113,8 @@ def _called(node: ast.AST) -> str:
     return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
 
 
-def _mutate(node: ast.expr) -> str:
+def mutate(node: ast.expr) -> str:
+    """Change the node in its tree, and say what became of it."""
     before = ast.unparse(node)
     if isinstance(node, ast.BinOp):
         node.op = _SWAPS[type(node.op)]()

@@ -22,7 +22,7 @@ from pufferslice import (
     spent,
     verify,
 )
-from pufferslice.certificate.what_if import pair_costs, slice_profile, sweep_points
+from pufferslice.certificate.sweep import pair_costs, slice_profile, sweep_points
 from pufferslice.errors import ArgumentError, CertificateError, ScenarioError
 from pufferslice.queries import Box, summary
 from pufferslice.scenario.distributions import GaussianMixture, SampledDistribution

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from pufferslice import Guarantee
+from pufferslice.baselines import account
 from pufferslice.learning import LogMoment, Poisson, binomial, mostly_at_most, plan_training
 
 BASE = {
@@ -132,7 +133,8 @@ def test_expected_sizes_and_largest_numbers(table):
 
 
 @pytest.mark.soundness
-def test_delta_and_comparison(table, ask):
+def test_delta_and_comparison(table, ask, monkeypatch):
+    """DP-SGD beside it is computed once; the prose is of the same rows, and of one left out."""
     setting = {"n_records": "100", "exactly": "3", "batch_size": "10", "n_steps": "20"}
     setting |= {"order": "4", "delta": "1e-5"}
     answer = table(**setting, epsilon="1")
@@ -143,6 +145,8 @@ def test_delta_and_comparison(table, ask):
     assert answer["accountants"]["amplified"]["one_record"]["delta"] == 1e-5
     assert list(answer["comparison"]) == ["dp_sgd", "group_dp_sgd", "group_dp_sgd_all"]
     assert "comparison" not in table(**setting, noise_multiplier="12")
+    compared = dict(answer["comparison"])
+    monkeypatch.setattr(account, "dp_sgd_rows", lambda *_: compared)
     prose = ask(line(**setting, epsilon="1")).out
     for words in (
         "Unsliced epsilon at delta 1e-05:",
@@ -151,8 +155,9 @@ def test_delta_and_comparison(table, ask):
         "group_dp_sgd_all (protects any 3 records",
     ):
         assert words in prose
+    compared["group_dp_sgd_all"] = {"group_size": 3, "not_applicable": "too large"}
     loose = ask(line(**setting | {"epsilon": "40"}))
-    assert "group_dp_sgd_all does not apply" in loose.out
+    assert "group_dp_sgd_all does not apply: too large" in loose.out
 
 
 def test_prose(ask):

@@ -124,8 +124,17 @@ def of_engine(model, items):
     return losses, torch.cat([found[i].dense() for i in range(len(layout.parameters))], 1)
 
 
+IN_FULL = ("BertForSequenceClassification", "GPT2LMHeadModel", "MistralForCausalLM")
+"""One of each way to build a mask: of both sides, of what came before, and of a window."""
+
 CASES = [
-    *itertools.product(MODELS, ["eager", "sdpa"], ["right", "left"]),
+    *itertools.product(IN_FULL, ["eager", "sdpa"], ["right", "left"]),
+    *(
+        (name, *case)
+        for name in MODELS
+        if name not in IN_FULL
+        for case in (("eager", "left"), ("sdpa", "right"))
+    ),
     ("GPT2ForSequenceClassification", "eager", "no mask"),
 ]
 

@@ -13,7 +13,7 @@ from pufferslice.config import STARTERS
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("YOUR-DAY.csv").write_text("kwh,starts\n251,4.4\n")
-    Path("YOUR-STATES.csv").write_text("state\n" + "0\n1\n1\n0\n" * 12)
+    Path("YOUR-STATES.csv").write_text("state\n" + "0\n1\n1\n0\n" * 84)
     return tmp_path
 
 

@@ -42,13 +42,14 @@ def test_groups_of_adult_are_not_worth_releasing():
     assert str(judged).splitlines()[1].endswith("noise")
 
 
-def worlds(size=100.0, spread=1.0, shift=1.0, target=TARGET):
+def worlds(size=100.0, spread=1.0, shift=1.0, target=TARGET, source="released_data"):
     cov = spread**2 * np.eye(2)
     declared = {
         "x": GaussianDistribution(mean=[size, 1.0], cov=cov),
         "y": GaussianDistribution(mean=[size + shift, 1.0], cov=cov),
     }
-    return Scenario.from_worlds(declared, query=summary(mean=["a", "b"])), target
+    query = summary(mean=["a", "b"])
+    return Scenario.from_worlds(declared, query=query, source=source), target
 
 
 def test_declared_worlds_are_measured_by_the_size_of_the_statistic():
@@ -65,6 +66,24 @@ def test_declared_worlds_are_measured_by_the_size_of_the_statistic():
     # Half a standard deviation apart, and 0.1 within: sqrt(0.25 + 0.01).
     assert large.constant_error == pytest.approx(np.sqrt(0.26))
     assert small.constant_error == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("source", "yardstick", "is_useful"),
+    [
+        ("released_data", "size", True),
+        ("held_out", "size", True),
+        ("public_model", "constant", False),
+    ],
+)
+def test_readers_who_have_the_model_know_what_a_constant_tells(source, yardstick, is_useful):
+    """Means 0.2 apart, 0.1 within: noise is above a constant, and far below the mean of 100."""
+    scenario, target = worlds(spread=0.1, shift=0.2, source=source)
+    judged = verdict(certify_release(scenario, target, shape="isotropic"))
+    large = judged.statistics[0]
+    assert large.constant_error < large.noise_std < large.size
+    assert (judged.yardstick, large.is_useful) == (yardstick, is_useful)
+    assert ("a constant" in judged.sentence) is not is_useful
 
 
 def test_one_of_two_is_only_noise():

@@ -15,7 +15,7 @@ from pufferslice.config import STARTERS
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("YOUR-PATIENT.csv").write_text("bmi,blood pressure\n28.4,101\n")
-    Path("YOUR-STATES.csv").write_text("state\n" + "0\n1\n1\n0\n" * 12)
+    Path("YOUR-STATES.csv").write_text("state\n" + "0\n1\n1\n0\n" * 84)
     return tmp_path
 
 

@@ -359,4 +359,6 @@ def _coupling(evidence: Evidence) -> str:
     recipe = evidence.full.recipe
     if recipe is None:
         return "the gaps of the one coordinate"
-    return f"the best of {tables.n_slices} couplings per pair ({recipe.effort}, seed {SEED})"
+    n = tables.n_slices
+    best = "one coupling" if n == 1 else f"the best of {n} couplings"
+    return f"{best} per pair ({recipe.effort}, seed {SEED})"

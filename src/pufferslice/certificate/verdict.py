@@ -4,7 +4,7 @@
 Everything here is computed from confidential numbers and must stay internal.
 """
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import attrs
 
@@ -43,6 +43,8 @@ class Verdict:
     statistics: tuple[StatisticVerdict, ...]
     is_determined: bool
     """Whether the statistics are functions of the secret."""
+    yardstick: Literal["constant", "size"]
+    """What the noise is compared with."""
 
     @property
     def is_useful(self) -> bool:
@@ -58,7 +60,7 @@ class Verdict:
         what = "This release is not" if len(useless) == n else f"{len(useless)} of {n} are not"
         why = (
             "under the declared priors a constant, which reveals nothing, is at least as accurate"
-            if self.is_determined
+            if self.yardstick == "constant"
             else "the noise is at least as large as what is measured"
         )
         advice = (
@@ -73,6 +75,7 @@ class Verdict:
         """As JSON values."""
         return {
             "statistics": [attrs.asdict(statistic) for statistic in self.statistics],
+            "yardstick": self.yardstick,
             "is_useful": self.is_useful,
             "sentence": self.sentence,
         }
@@ -104,9 +107,10 @@ class Verdict:
 def verdict(certificate: Certificate) -> Verdict | None:
     """The verdict on a certified release; None if values were only counted in bins.
 
-    Where the secret determines the data, or one release is about one group or row, the yardstick
-    is the best constant. Otherwise the priors, made of the data, know the statistics already, and
-    readers without them do not: the yardstick is the size of the statistic.
+    Where the secret determines the data, one release is about one group or row, or the priors are
+    a public model that readers have, the yardstick is the best constant. Otherwise the priors, made
+    of the data, know the statistics already, and readers without them do not: the yardstick is the
+    size of the statistic.
     """
     evidence = required_evidence(certificate)
     spreads = evidence.confidential.get("spreads")
@@ -114,9 +118,11 @@ def verdict(certificate: Certificate) -> Verdict | None:
         return None
     statement = certificate.statement
     determined = evidence.full.is_determined
-    by_constant = determined or statement["scenario"]["distribution"] != "worlds"
+    scenario = statement["scenario"]
+    is_public = all(prior["source"] == "public_model" for prior in scenario["priors"])
+    by_constant = determined or is_public or scenario["distribution"] != "worlds"
     rows = zip(
-        statement["scenario"]["query"]["names"],
+        scenario["query"]["names"],
         statement["noise"]["std_by_coordinate"],
         spreads["difference"],
         spreads["constant"],
@@ -136,4 +142,5 @@ def verdict(certificate: Certificate) -> Verdict | None:
             for name, std, difference, constant, size in rows
         ),
         is_determined=determined,
+        yardstick="constant" if by_constant else "size",
     )

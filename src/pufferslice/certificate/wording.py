@@ -221,7 +221,7 @@ def protected_sentence(scenario: Mapping[str, Any]) -> str:
 
 
 def _query(scenario: Mapping[str, Any]) -> str:
-    query = scenario["query"]
+    query, n = scenario["query"], len(scenario["query"]["names"])
     limits, clipped = range_of(query["range"]), ""
     if limits is not None:
         words = range_words(limits)
@@ -231,7 +231,7 @@ def _query(scenario: Mapping[str, Any]) -> str:
     plugin = f" It is {Plugin.of(query['plugin'])}." if "plugin" in query else ""
     return (
         f"One release is {scenario['one_release_is']}.\n"
-        f"Query: {query['kind']} with {len(query['names'])} coordinates: "
+        f"Query: {query['kind']} with {n} coordinate{'s' if n > 1 else ''}: "
         f"{', '.join(map(shown, query['names']))}.{plugin}{clipped}"
     )
 

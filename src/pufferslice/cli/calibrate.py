@@ -203,8 +203,9 @@ def calibrate(
         )
     found = verdict(certificate)
     value = _summary(certificate) | {"verdict": None if found is None else found.to_json()}
-    # The first paragraph of a certificate is what everyone should read.
-    parts = [str(certificate).split("\n\n")[1], str(certificate), note]
+    name, protected, *rest = str(certificate).split("\n\n")
+    # What everyone should read comes first.
+    parts = [protected, name, *rest, note]
     if found is not None:
         parts.insert(1, f"{found}\nThis verdict is internal: it is computed from the data.")
     text = "\n\n".join(parts)

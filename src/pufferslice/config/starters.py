@@ -85,14 +85,15 @@ STARTERS: Final[Mapping[str, Starter]] = {
         },
     ),
     "markov": Starter(
-        "Hide in which state something was at any time; publish for how long it was in each.\n"
-        "The chain is made up: declare that of your own case.",
+        "Hide in which state something was at some times; publish for how long it was in each.\n"
+        "Here: a week of half hours, and every evening at 20:00. The chain is made up: declare\n"
+        "that of your own case.",
         " --rows YOUR-STATES.csv",
         {
             "markov": {
                 "transition": [[0.9, 0.1], [0.2, 0.8]],
-                "length": 48,
-                "positions": "all",
+                "length": 336,
+                "positions": [40, 88, 136, 184, 232, 280, 328],
             },
             "query": {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]},
             "prior": {"source": "public-model"},

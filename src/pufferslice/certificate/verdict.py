@@ -95,9 +95,10 @@ class Verdict:
     def __str__(self) -> str:
         names = [shown(statistic.name) for statistic in self.statistics]
         width = max(map(len, ["statistic", *names]))
-        head = f"{'statistic':<{width}}  noise std  between secrets  constant"
+        head = f"{'statistic':<{width}}  noise std  between secrets  {self.yardstick:>8}"
         lines = [
-            f"{name:<{width}}  {s.noise_std:>9.3g}  {s.difference:>15.3g}  {s.constant_error:>8.3g}"
+            f"{name:<{width}}  {s.noise_std:>9.3g}  {s.difference:>15.3g}  "
+            f"{s.size if self.yardstick == 'size' else s.constant_error:>8.3g}"
             + ("" if s.is_useful else "  noise")
             for name, s in zip(names, self.statistics, strict=True)
         ]

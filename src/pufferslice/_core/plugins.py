@@ -43,12 +43,9 @@ class Plugin:
 
     def to_json(self) -> dict[str, Any]:
         """What is public about it, as JSON values."""
-        stated: dict[str, Any] = {
-            "name": self.name,
-            "package": self.package,
-            "version": self.version,
-        }
-        return stated if self.options is None else stated | {"options": json.loads(self.options)}
+        stated = attrs.asdict(self)
+        options = stated.pop("options")
+        return stated if options is None else stated | {"options": json.loads(options)}
 
     def __str__(self) -> str:
         return f"plugin {quoted(self.name)} of {quoted(self.package)} {quoted(self.version)}"

@@ -98,11 +98,8 @@ class Ledger:
         """All releases, oldest first; none if there is no ledger yet."""
         if not self._storage.is_there():
             return []
-        order = self._storage.order
-        rows = self._storage.read(
-            lambda connection: connection.execute(
-                f"SELECT certificate, state, release FROM releases ORDER BY {order}"  # noqa: S608 - a constant
-            ).fetchall()
+        rows = self._storage.rows(
+            f"SELECT certificate, state, release FROM releases ORDER BY {self._storage.order}"  # noqa: S608 - a constant
         )
         entries = [Entry(*row) for row in rows]
         if not all(is_a(e.certificate, str) and e.state in _STATES for e in entries):

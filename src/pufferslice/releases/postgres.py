@@ -156,11 +156,11 @@ class Database:
         with self._open(NOT_YET) as connection:
             return self._version(connection) is not None
 
-    def read(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Look something up."""
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """What a statement finds."""
         with self._open(NOT_YET) as connection, connection.transaction():
             self._enter(connection)
-            return work(_Translated(connection))
+            return connection.execute(statement).fetchall()
 
     def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
         """Do `work` in a serialisable transaction, again if another one got ahead."""
@@ -213,35 +213,25 @@ class Database:
 
     def trail(self) -> list[Event]:
         """Who moved which release to which state, and when, oldest first."""
-        rows = self.read(
-            lambda connection: connection.execute(
-                "SELECT certificate, state, to_char(at AT TIME ZONE 'UTC', "
-                '\'YYYY-MM-DD"T"HH24:MI:SS.US"Z"\'), role, address FROM trail ORDER BY number'
-            ).fetchall()
+        rows = self.rows(
+            "SELECT certificate, state, to_char(at AT TIME ZONE 'UTC', "
+            '\'YYYY-MM-DD"T"HH24:MI:SS.US"Z"\'), role, address FROM trail ORDER BY number'
         )
         return [Event(*row) for row in rows]
 
     def problems(self) -> list[str]:
         """Triggers that are off, and states that the trail does not explain."""
         found = []
-        enabled = self.read(
-            lambda connection: connection.execute(
-                "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'releases'::regclass "
-                "AND tgname IN ('guard_rows', 'guard_table') AND tgenabled IN ('O', 'A')"
-            ).fetchone()[0]
+        enabled = self.rows(
+            "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'releases'::regclass "
+            "AND tgname IN ('guard_rows', 'guard_table') AND tgenabled IN ('O', 'A')"
         )
-        if enabled != 2:
+        if enabled != [(2,)]:
             found.append("the triggers that guard the ledger are off or were removed")
         wanted: dict[str, list[str]] = {}
         for event in self.trail():
             wanted.setdefault(event.certificate, []).append(event.state)
-        states = dict(
-            self.read(
-                lambda connection: connection.execute(
-                    "SELECT certificate, state FROM releases"
-                ).fetchall()
-            )
-        )
+        states = {row[0]: row[1] for row in self.rows("SELECT certificate, state FROM releases")}
         life = ("intended", "drawn", "published")
         for certificate in sorted({*wanted, *states}):
             so_far = tuple(wanted.get(certificate, ()))

@@ -67,14 +67,12 @@ class SqliteFile:
         """Whether there is a ledger yet; looking makes none."""
         # A process that was killed in its first transaction leaves a file that opens as empty.
         count = "SELECT COUNT(*) FROM sqlite_master"
-        return self.path.exists() and bool(
-            self.read(lambda connection: connection.execute(count).fetchone()[0])
-        )
+        return self.path.exists() and self.rows(count) != [(0,)]
 
-    def read(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Look something up."""
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """What a statement finds."""
         with self._open(NOT_YET) as connection:
-            return work(connection)
+            return connection.execute(statement).fetchall()
 
     def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
         """Do `work` whole or not at all, as if alone, durable when this returns.
@@ -100,10 +98,8 @@ class SqliteFile:
 
     def problems(self) -> list[str]:
         """What SQLite finds wrong with the file."""
-        found = self.read(
-            lambda connection: connection.execute("PRAGMA integrity_check").fetchall()
-        )
-        return [str(row[0]) for row in found if row[0] != "ok"]
+        rows = self.rows("PRAGMA integrity_check")
+        return [str(row[0]) for row in rows if row[0] != "ok"]
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator[sqlite3.Connection]:

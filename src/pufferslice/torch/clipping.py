@@ -47,6 +47,9 @@ from pufferslice.torch.per_example import (
 SeedOf = Callable[[int], int]
 """A seed for each block; independent of the data."""
 
+_Group = list[tuple[int, Examples]]
+"""Consecutive blocks by their numbers, computed by one thread."""
+
 _NORM_MARGIN: Final = 1 + 2.0**-40
 """Covers the roundings of a square root, a sum over parameters and a division."""
 
@@ -78,13 +81,6 @@ class StepSums(NamedTuple):
     """NaN for an empty batch."""
     n_non_finite: int
     """Examples left out because their gradient is NaN or infinite."""
-
-
-class _Group(NamedTuple):
-    """Consecutive blocks, computed by one thread."""
-
-    numbers: range
-    examples: list[Examples]
 
 
 @final
@@ -240,9 +236,7 @@ class ClippedSums:
         groups = batch.groups()
         here = (groups[i] for i in self._processes.own_parts(len(groups)))
         # items are fetched lazily, in the main thread
-        fetched = (
-            _Group(numbers, [self._there(batch.examples(i)) for i in numbers]) for numbers in here
-        )
+        fetched = ([(i, self._there(batch.examples(i))) for i in numbers] for numbers in here)
         # a generator shared by threads gives other numbers if blocks run at once
         threads = self._threads if method.at_once and not method.draws else None
         try:
@@ -285,7 +279,7 @@ class ClippedSums:
     ) -> int:
         totals: dict[int, Tensor] = {}
         n_left_out = 0
-        for number, examples in zip(group.numbers, group.examples, strict=True):
+        for number, examples in group:
             seed = seed_of(number)
             with seeded(seed) if method.draws else contextlib.nullcontext():
                 block_losses, contributions = self._per_example.contributions(
@@ -307,7 +301,7 @@ class ClippedSums:
                     place, contribution = contributions.popitem()
                     finite_part = contribution.masked(finite) if left_out else contribution
                     sums = finite_part.weighted_sum(by_layer[self.layout.layers[place]])
-                    if len(group.numbers) == 1:
+                    if len(group) == 1:
                         self._add(place, sums, grid, integers)
                     elif place in totals:
                         totals[place] += sums.double()
@@ -378,6 +372,13 @@ def _results(
     """
     if threads is None:
         return [work(item) for item in items]
+
+    def alone(item: _Group) -> int:
+        # a new thread would otherwise take over the number of the main thread later
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
+        return work(item)
+
     waiting: deque[Future[int]] = deque()
     results = []
     try:
@@ -385,19 +386,12 @@ def _results(
             # one more than there are threads, so that no thread waits for its next item
             if len(waiting) > in_flight:
                 results.append(waiting.popleft().result())
-            waiting.append(threads.submit(_alone, work, item))
+            waiting.append(threads.submit(alone, item))
         return results + [future.result() for future in waiting]
     finally:
         for future in waiting:
             future.cancel()
         wait(waiting)
-
-
-def _alone(work: Callable[[_Group], int], item: _Group) -> int:
-    # a new thread would otherwise take over the number of the main thread later
-    if torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
-    return work(item)
 
 
 @contextlib.contextmanager

@@ -428,13 +428,13 @@ def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN
             hidden = torch.zeros_like(gates) if hidden is None else hidden.expand_as(gates)
             if layer.mode == "GRU":  # elsewhere both have the same gradient
                 hidden, tap = run.tap(layer, hidden)
-            results = run_cells(layer.mode, gates, hidden, to_hidden, start, cell)
-            before = torch.cat([start.unsqueeze(0), results.outputs[:-1]])
+            sequence, sequence_cells = run_cells(layer.mode, gates, hidden, to_hidden, start, cell)
+            before = torch.cat([start.unsqueeze(0), sequence[:-1]])
             run.use(layer, "linear", before, tap=tap, weight=names[1], bias=biases[1])
-            states.append(results.outputs[-1])
+            states.append(sequence[-1])
             if is_lstm:
-                cells.append(results.cells[-1])
-            outputs.append(results.outputs.flip(0) if direction else results.outputs)
+                cells.append(sequence_cells[-1])
+            outputs.append(sequence.flip(0) if direction else sequence)
         values = torch.cat(outputs, 2) if n_directions > 1 else outputs[0]
         if layer.dropout and layer.training and level + 1 < layer.num_layers:
             values = values * run.mask(layer.dropout, values.shape, values)

@@ -10,7 +10,7 @@ of a model do not see them.
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -26,18 +26,10 @@ custom_rule: Final = threading.local()
 """Its attribute `is_running` is true while a vmap rule of this module runs."""
 
 
-class States(NamedTuple):
-    """Results of a recurrence, each of shape (n_times, n_rows, ...)."""
-
-    outputs: Tensor
-    cells: Tensor
-    """Of an LSTM; else empty."""
-
-
 def run_cells(
     kind: str, inputs: Tensor, hidden: Tensor, weight: Tensor, start: Tensor, cell: Tensor
-) -> States:
-    """Run cells over time.
+) -> tuple[Tensor, Tensor]:
+    """Outputs and, of an LSTM, cells over time, each of shape (n_times, n_rows, width).
 
     `inputs` (n_times, n_rows, n_gates * width) holds what the inputs add to the gates, `hidden`, of
     the same shape, what is added to `state @ weight.T`; `start` and `cell` (n_rows, width) are the
@@ -45,7 +37,7 @@ def run_cells(
     """
     with _running_custom_rule():
         outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)  # type: ignore[no-untyped-call]
-    return States(outputs, cells)
+    return outputs, cells
 
 
 @contextlib.contextmanager
@@ -109,12 +101,11 @@ class _Recurrence(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # noqa: ANN401 - torch's
-        rows = _Rows(info.batch_size)
-        dims = in_dims[1:]
-        inputs, hidden = (rows.joined(tensors[i], dims[i], 1) for i in (0, 1))
-        start, cell = (rows.joined(tensors[i], dims[i], 0) for i in (3, 4))
+        n, dims = info.batch_size, in_dims[1:]
+        inputs, hidden = (_joined(tensors[i], n, dims[i], 1) for i in (0, 1))
+        start, cell = (_joined(tensors[i], n, dims[i], 0) for i in (3, 4))
         outputs = _Recurrence.apply(kind, inputs, hidden, tensors[2], start, cell)  # type: ignore[no-untyped-call]
-        return tuple(rows.parted(output, 1) for output in outputs), (1, 1, 1)
+        return tuple(_parted(output, n, 1) for output in outputs), (1, 1, 1)
 
 
 class _Backward(Function):
@@ -180,16 +171,15 @@ class _Backward(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # noqa: ANN401 - torch's
-        rows = _Rows(info.batch_size)
-        places = (1, 1, None, 0, 0, 1, 1, 1)
+        n, places = info.batch_size, (1, 1, None, 0, 0, 1, 1, 1)
         joined = [
-            tensor if place is None else rows.joined(tensor, dim, place)
+            tensor if place is None else _joined(tensor, n, dim, place)
             for tensor, dim, place in zip(tensors, in_dims[1:], places, strict=True)
         ]
         outputs = _Backward.apply(kind, *joined)  # type: ignore[no-untyped-call]
         dims = (1, 1, 0, 0)
         pairs = zip(outputs, dims, strict=True)
-        return tuple(rows.parted(tensor, dim) for tensor, dim in pairs), dims
+        return tuple(_parted(tensor, n, dim) for tensor, dim in pairs), dims
 
 
 @kernel
@@ -219,24 +209,16 @@ def _lstm_gates(
             of_cell[row, j] = cell * f
 
 
-class _Rows(NamedTuple):
-    """Examples as further rows of a tensor, and back."""
+def _joined(values: Tensor, n_examples: int, dim: int | None, place: int) -> Tensor:
+    """Examples as further rows: they are put before the rows, which lie at `place`."""
+    if dim is None:
+        values = values.unsqueeze(place)
+        shape = (*values.shape[:place], n_examples, *values.shape[place + 1 :])
+        return values.expand(shape).flatten(place, place + 1)
+    return values.movedim(dim, place).flatten(place, place + 1)
 
-    n_examples: int
 
-    def joined(self, values: Tensor, dim: int | None, place: int) -> Tensor:
-        """Put the examples before the rows, which lie at `place`."""
-        if dim is None:
-            values = values.unsqueeze(place)
-            shape = (*values.shape[:place], self.n_examples, *values.shape[place + 1 :])
-            return values.expand(shape).flatten(place, place + 1)
-        return values.movedim(dim, place).flatten(place, place + 1)
-
-    def parted(self, values: Tensor, place: int) -> Tensor:
-        shape = (
-            *values.shape[:place],
-            self.n_examples,
-            values.shape[place] // self.n_examples,
-            *values.shape[place + 1 :],
-        )
-        return values.reshape(shape)
+def _parted(values: Tensor, n_examples: int, place: int) -> Tensor:
+    """The examples back in a dimension of their own."""
+    before, (n_rows, *after) = values.shape[:place], values.shape[place:]
+    return values.reshape(*before, n_examples, n_rows // n_examples, *after)

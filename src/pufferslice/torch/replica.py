@@ -16,13 +16,14 @@ import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pufferslice.errors import ArgumentError
+from pufferslice.torch.layers import Pass
 
 _CONSTANT: Final = frozenset(
     {
@@ -75,27 +76,14 @@ _NOT_RUN: Final = frozenset(
 """Attributes of modules that forward and backward passes do not use."""
 
 
-class Stand(Protocol):
-    """Replacements for tensors and for layers of known types in a replica."""
-
-    def tensor(self, tensor: Tensor) -> Tensor:
-        """The replacement of a tensor."""
-        ...
-
-    def hides(self, module: nn.Module) -> frozenset[str]:
-        """Attributes of a module that are not copied."""
-        ...
-
-    def adapt(self, module: nn.Module, copy: nn.Module) -> None:
-        """Change the copy of a module, after all other attributes were copied."""
-        ...
-
-
 class Replica:
-    """A joint copy of several objects: an object with two references is copied once."""
+    """A joint copy of several objects: an object with two references is copied once.
 
-    def __init__(self, stand: Stand) -> None:
-        self._stand = stand
+    The run says what replaces tensors, what of a module is not copied, and what its copy runs.
+    """
+
+    def __init__(self, run: Pass) -> None:
+        self._run = run
         self._copies: dict[int, Any] = {}
         self._originals: list[object] = []
 
@@ -115,7 +103,7 @@ class Replica:
         if isinstance(value, nn.Module):
             return self._module(value, place)
         if isinstance(value, Tensor):
-            return self._stand.tensor(value)
+            return self._run.tensor(value)
         if isinstance(value, list | tuple | dict | set | frozenset | deque):
             return self._container(value, place)
         if isinstance(value, types.FunctionType):
@@ -152,7 +140,7 @@ class Replica:
             return copy
         copy = object.__new__(type(module))
         self._copies[id(module)] = copy
-        hidden, attributes = self._stand.hides(module), copy.__dict__
+        hidden, attributes = self._run.hides(module), copy.__dict__
         for name, value in module.__dict__.items():
             kind = type(value)
             if kind in _OFTEN_EMPTY and not value:
@@ -164,7 +152,7 @@ class Replica:
                 attributes[name] = value if shared else self.of(value, f"{place}.{name}")
         attributes["_compiled_call_impl"] = None
         self._from_class(module, copy, place)
-        self._stand.adapt(module, copy)
+        self._run.adapt(module, copy)
         return copy
 
     def _builtin(self, function: types.BuiltinFunctionType, place: str) -> Any:  # noqa: ANN401 - a callable
@@ -296,7 +284,8 @@ def _members_with_state(kind: type) -> tuple[tuple[str, Any, bool], ...]:
     """Members that could hold state, and whether an object of the class finds that member."""
     members, names = [], set()
     for base in kind.__mro__[:-1]:
-        if base.__module__.startswith("torch.") and _by_name(base) is base:
+        defined = vars(sys.modules[base.__module__]) if base.__module__.startswith("torch.") else {}
+        if defined.get(base.__name__) is base:
             continue
         for name, member in vars(base).items():
             is_container = isinstance(member, _CONTAINERS) and not name.startswith("__")
@@ -312,10 +301,6 @@ def _members_with_state(kind: type) -> tuple[tuple[str, Any, bool], ...]:
                 members.append((name, member, name not in names))
             names.add(name)
     return tuple(members)
-
-
-def _by_name(kind: type) -> object:
-    return vars(sys.modules[kind.__module__]).get(kind.__name__)
 
 
 def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401 - any type, one case a line

@@ -98,7 +98,7 @@ IN_PYTHON = [
         "the evidence along the slices and in full",
     ),
     (
-        lambda: _summed(None, [], [], GRID, silent),
+        lambda: _summed(None, [], GRID, silent),
         "there is nothing to scan: no partitions; give a frame or files with at least one",
     ),
     (

@@ -19,6 +19,7 @@ from reproduction.figures import (
     TITLE_SIZE,
     as_percentages,
     caption,
+    chosen,
     draw_interval,
     draw_series,
     legend_below,
@@ -176,14 +177,10 @@ def _ladder_section(runs: FinishedRuns, rows: Sequence[Row]) -> Iterator[str]:
             "|---|" + "---|" * (len(BUDGETS) + 1),
         ]
         for series in SERIES:
-            chosen = [
-                row
-                for row in rows
-                if (row["n_differing"], row["batch_size"], row["series"])
-                == (n_differing, size, series)
-            ]
-            cells = [_share(row["test_accuracy"]) for row in chosen]
-            cost = next(row for row in chosen if row["epsilon"] == 8)["epsilon_by_own_account"]
+            of_series = chosen(rows, n_differing=n_differing, batch_size=size, series=series)
+            cells = [_share(row["test_accuracy"]) for row in of_series]
+            (eight,) = chosen(of_series, epsilon=8)
+            cost = eight["epsilon_by_own_account"]
             shown = "" if cost is None else _number(cost)
             lines.append(f"| {NAMES[series]} | {' | '.join(cells)} | {shown} |")
         yield "\n".join(lines) + "\n"
@@ -278,13 +275,8 @@ def _accuracy_figure(runs: FinishedRuns, rows: Sequence[Row]) -> Figure:
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (n_differing, size) in zip(grid, panels, strict=True):
         for series in SERIES:
-            chosen = [
-                row
-                for row in rows
-                if (row["n_differing"], row["batch_size"], row["series"])
-                == (n_differing, size, series)
-            ]
-            draw_series(axes, chosen, "epsilon", "test_accuracy")
+            of_series = chosen(rows, n_differing=n_differing, batch_size=size, series=series)
+            draw_series(axes, of_series, "epsilon", "test_accuracy")
         base = runs.baseline(f"ladder-{size}")
         if base is not None:
             axes.axhline(base.test_accuracy, color=GREY, linestyle="-.", label="not private")

@@ -191,6 +191,13 @@ EXPERIMENTS: Final = (
         "two minutes",
     ),
     _static(
+        "static-adult-boosting",
+        "Adult, secret race: gradient boosting, which the paper names and shows in no figure",
+        "app:experiments",
+        "extra models",
+        "a minute",
+    ),
+    _static(
         "static-adult-stratified",
         "Adult, secret race: balanced by a stratified subsample, as in the main text",
         "fig:SRPP_experiments (a)-(d)",

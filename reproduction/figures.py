@@ -9,7 +9,7 @@ import io
 import math
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -112,9 +112,9 @@ def legend_below(figure: Figure, several: Sequence[Axes], ncols: int = 2) -> Non
     )
 
 
-def chosen(outcome: Outcome, **wanted: Cell) -> list[Row]:
+def chosen(rows: Iterable[Row], **wanted: Cell) -> list[Row]:
     """The rows with these values, in their order."""
-    return [row for row in outcome.rows if all(row[key] == wanted[key] for key in wanted)]
+    return [row for row in rows if all(row[key] == wanted[key] for key in wanted)]
 
 
 def column(rows: Sequence[Row], name: str) -> Floats:
@@ -151,7 +151,7 @@ def sliced_divergences_figure(outcome: Outcome) -> Figure:
     top = 1.05 * float(np.nanmax(column(outcome.rows, "divergence_nats")))
     for place, panel in enumerate(panels, start=2):
         axes = cast("PolarAxes", figure.add_subplot(1, 5, place, projection="polar"))
-        rows = chosen(outcome, panel=panel)
+        rows = chosen(outcome.rows, panel=panel)
         _draw_profile(axes, rows, colour=_SLICES, name="divergence along a slice")
         _draw_rings(axes, rows, "divergence_nats", ("unsliced", "joint", "average"))
         name = "all directions" if panel == LIMIT else f"m = {panel}"
@@ -180,7 +180,7 @@ def cap_rings_figure(outcome: Outcome) -> Figure:
 def _draw_caps(axes: PolarAxes, outcome: Outcome, count: int, kinds: tuple[str, ...]) -> None:
     top = 0.0
     for kind in kinds:
-        rows = chosen(outcome, kind=kind, n_directions=count)
+        rows = chosen(outcome.rows, kind=kind, n_directions=count)
         colour, name = _ENVELOPES[kind]
         _draw_profile(axes, rows, colour=colour, name=f"{name} along a slice")
         top = max(top, float(np.nanmax(column(rows, "cost_nats"))))
@@ -258,10 +258,13 @@ _QUERIES: Final = {
     "forest_importances": "Random forest",
     "linear_svm": "Linear SVM",
     "summary": "Summary statistics",
+    "boosting_importances": "Gradient boosting",
 }
 _TITLES: Final = {
     ("static-adult", "natural"): "Adult, secret race, natural prior",
     ("static-adult", "balanced"): "Adult, secret one of five groups by a hash",
+    ("static-adult-boosting", "natural"): "Adult, secret race, natural prior",
+    ("static-adult-boosting", "balanced"): "Adult, secret one of five groups by a hash",
     ("static-adult-stratified", "balanced"): "Adult, secret race, balanced by subsampling",
     ("static-cleveland", "natural"): "Cleveland, secret sex, natural prior",
     ("static-cleveland", "balanced"): "Cleveland, secret sex, balanced by subsampling",
@@ -284,7 +287,7 @@ def static_figures(outcome: Outcome) -> dict[str, Figure]:
 
 def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figure:
     queries = list(dict.fromkeys(curve.query for curve in curves))
-    figure = new_figure(4.2 * len(queries), 11)
+    figure = new_figure(max(8.4, 4.2 * len(queries)), 11)
     rows = figure.subplots(3, len(queries), squeeze=False, sharex=True)
     for place, query in enumerate(queries):
         of_query = [curve for curve in curves if curve.query == query]
@@ -414,7 +417,7 @@ def sgd_noise_figure(outcome: Outcome) -> Figure:
     for place, (n_differing, size) in enumerate(panels):
         noise, cost = grid[0][place], grid[1][place]
         for series in LOOKS:
-            rows = chosen(outcome, n_differing=n_differing, batch_size=size, series=series)
+            rows = chosen(outcome.rows, n_differing=n_differing, batch_size=size, series=series)
             if rows:
                 draw_series(noise, rows, "epsilon", "noise_multiplier")
                 _draw_cost(cost, rows)
@@ -440,7 +443,7 @@ def training_curves_figure(outcome: Outcome) -> Figure:
     for place, size in enumerate(sizes):
         accuracy, loss = grid[place]
         for series in LOOKS:
-            rows = chosen(outcome, batch_size=size, series=series)
+            rows = chosen(outcome.rows, batch_size=size, series=series)
             if rows:
                 label = f"{NAMES[series]} (multiplier {rows[0]['noise_multiplier']:.3g})"
                 draw_series(accuracy, rows, "epoch", "test_accuracy", label=label)
@@ -466,7 +469,7 @@ def accuracy_epsilon_figure(outcome: Outcome) -> Figure:
     panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
     for axes, size in zip(panels, sizes, strict=True):
         for series in LOOKS:
-            rows = chosen(outcome, batch_size=size, series=series)
+            rows = chosen(outcome.rows, batch_size=size, series=series)
             if series == "almost_no_noise":
                 _draw_level(axes, rows, "test_accuracy")
             elif rows:
@@ -486,7 +489,7 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
     figure = new_figure(14, 6.2)
     accuracy, losses, attack = figure.subplots(1, 3)
     for series in LOOKS:
-        rows = chosen(outcome, series=series)
+        rows = chosen(outcome.rows, series=series)
         if series == "almost_no_noise":
             _draw_level(accuracy, rows, "test_accuracy")
             _draw_level(attack, rows, "attack_auc")
@@ -521,10 +524,10 @@ def layer_clipping_figure(outcome: Outcome) -> Figure:
     figure = new_figure(12, 7)
     noise, accuracy = figure.subplots(1, 2)
     for kind, (look, name) in _LAYER_KINDS.items():
-        rows = chosen(outcome, panel="noise", series=kind)
+        rows = chosen(outcome.rows, panel="noise", series=kind)
         draw_series(noise, rows, "epsilon", "reference_noise_std", look=look, label=name)
     for series, name in _LAYER_RUNS.items():
-        rows = chosen(outcome, panel="accuracy", series=series)
+        rows = chosen(outcome.rows, panel="accuracy", series=series)
         draw_series(accuracy, rows, "epsilon", "test_accuracy", label=name)
     noise.set_ylabel("reference noise (std, at clip norm 5)", fontsize=LABEL_SIZE)
     as_percentages(accuracy, "test accuracy")

@@ -84,7 +84,7 @@ What was added or done differently, because the paper does not say it or says tw
 - Statistics and coefficients are divided by public scales before noise is added, and errors are in
   these units. Features and targets of the models, the function behind the hash groups, the two
   Gaussians and the layers of the profile figures are ours. Gradient boosting is named in the text
-  and shown in no figure; it is left out.
+  and shown in no figure; it has an experiment of its own.
 - Student performance is run for both secrets under both priors; the paper shows sex under the
   natural and the grade group under the balanced prior.
 - Models are trained on Poisson batches, as Opacus, which the paper used, draws them by default;
@@ -192,7 +192,8 @@ epsilon and one of the whole output are different claims.
 
 def same_attack(outcomes: Sequence[Outcome]) -> str:
     """A table of all static panels: errors of the paper's mechanisms over ours at one accuracy."""
-    queries = list(dict.fromkeys(str(row["query"]) for row in outcomes[0].rows))
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    queries = list(dict.fromkeys(str(row["query"]) for row in rows))
     heading = " | ".join(query.replace("_", " ") for query in queries)
     lines = [_SAME_ATTACK, f"| experiment, prior | {heading} |", "|---|" + "---|" * len(queries)]
     for outcome in outcomes:

@@ -28,11 +28,10 @@ from reproduction.cifar import (
 from reproduction.experiment import Claim, Row, number_in
 from reproduction.noise import (
     BOTH_DIFFERING,
-    ORDER,
     SERIES,
     NoiseSetting,
-    SgdSetup,
     noise_multipliers,
+    noise_setting,
 )
 
 BUDGETS: Final = (80.0, 40.0, 20.0, 8.0, 4.0, 2.0, 1.0)
@@ -92,23 +91,12 @@ def read_off(accuracies: Mapping[float, float], multiplier: float) -> float | No
     return float(np.interp(math.log(multiplier), np.log(rungs), values))
 
 
-def account_of(setup: SgdSetup, n_differing: int) -> NoiseSetting:
-    """What the noise depends on: the paper's methods with its batches of a fixed size."""
-    return NoiseSetting(
-        n_differing=n_differing,
-        sampling=setup.fixed_size,
-        poisson=setup.poisson,
-        learning_rates=setup.learning_rates,
-        order=ORDER,
-    )
-
-
 def ladder_rows(runs: FinishedRuns) -> list[Row]:
     """Accuracy of every series at every budget, for both rates and both numbers of records."""
     rows: list[Row] = []
     for n_differing, setup, series in product(BOTH_DIFFERING, LADDER_SETUPS, SERIES):
         accuracies = runs.accuracies(f"ladder-{setup.batch_size}")
-        noise = account_of(setup, n_differing)
+        noise = noise_setting(setup, n_differing)
         multipliers = noise_multipliers(noise, series, BUDGETS)
         for epsilon, multiplier in zip(BUDGETS, multipliers, strict=True):
             cost = epsilon
@@ -143,7 +131,7 @@ def ladder_claims(rows: Sequence[Row], n_differing: int) -> list[Claim]:
 
 def attack_rows(runs: FinishedRuns, n_differing: int) -> list[Row]:
     """The attack on every finished model, by the budget that the paper would print for it."""
-    noise = account_of(ATTACK_SETUP, n_differing)
+    noise = noise_setting(ATTACK_SETUP, n_differing)
     at_one = noise.recipe(RECIPE, 1.0).noise_multiplier
     rows: list[Row] = []
     for run, result in runs.of_part("attack"):

@@ -372,6 +372,8 @@ class StaticStudy:
     shares: Mapping[str, float]
     """Of the commonest secret, by prior, as the paper rounds them."""
     source: str
+    scale: Scale = PAPER_SCALE
+    """The queries and the sweep, by default those of the paper's figures."""
 
     def run(self, scale: Scale, setting: Setting) -> Outcome:
         """Simulate every panel and hold the paper's claims against it."""
@@ -420,6 +422,14 @@ STUDIES: Final = {
             source=MAIN,
         ),
         StaticStudy(
+            name="static-adult-boosting",
+            tables={"natural": adult_race, "balanced": adult_hashed},
+            n_records=None,
+            shares={},
+            source=MAIN,
+            scale=Scale(queries=("boosting_importances",)),
+        ),
+        StaticStudy(
             name="static-adult-stratified",
             tables={"balanced": lambda: adult_race().balanced()},
             n_records=None,
@@ -454,4 +464,4 @@ STUDIES: Final = {
 
 def run(name: str, setting: Setting) -> Outcome:
     """One of the studies at the paper's scale, which is also the default one."""
-    return STUDIES[name].run(PAPER_SCALE, setting)
+    return STUDIES[name].run(STUDIES[name].scale, setting)

@@ -238,7 +238,7 @@ WRONG_USE = [
     ({"n_records": "0"}, "n_records must be an integer and at least 1"),
     ({"exactly": "50001"}, "50001"),
     ({"exactly": "-1"}, "at least 0"),
-    ({"exactly": None, "mismatch_probability": "nan"}, "probability from 0 to 1"),
+    ({"exactly": None, "mismatch_probability": "nan"}, "probability must be a number from 0 to 1"),
     ({"exactly": None}, "exactly one of --exactly, --at-most"),
     ({"at_most": "3"}, "got 2 of the three"),
     ({"epsilon": None, "noise_multiplier": "nan"}, "noise_multiplier must be a finite number"),

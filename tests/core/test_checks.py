@@ -45,8 +45,17 @@ class TestNumbers:
     def test_not_between(self, value):
         refused(lambda: checks.check_between(0, 1, delta=value), "delta must lie strictly between")
 
+    @pytest.mark.parametrize("value", [0, 1, 0.5, np.float64(1)])
+    def test_share(self, value):
+        checks.check_share(rate=value)
+
+    @pytest.mark.parametrize("value", [-1e-300, math.nextafter(1, 2), 2, math.nan, -math.inf])
+    def test_not_a_share(self, value):
+        refused(lambda: checks.check_share(rate=value), "rate must be a number from 0 to 1")
+
     @pytest.mark.parametrize("value", NOT_NUMBERS)
     def test_not_a_number(self, value):
+        refused(lambda: checks.check_share(x=value), "x")
         refused(lambda: checks.check_above(0, x=value), "x")
         refused(lambda: checks.check_at_least(0, x=value), "x")
         refused(lambda: checks.check_between(0, 1, x=value), "x")

@@ -30,6 +30,7 @@ from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.errors import CalibrationError, PuffersliceError
 from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import WholeSphere
 
 SMALL = HP.mpf("1e-9")
 MOST_PERMUTED = 5
@@ -163,6 +164,9 @@ def _other_problems(case: Case, certificate: Certificate) -> list[str]:
             problems += _ordering_problems(case, order, noise_std, stated)
     if case.kind in EXACT_KINDS and target.is_sliced and not hasattr(target, "delta"):
         problems += _waste_problems(case, noise_std)
+    if isinstance(case.profile, WholeSphere) and _spread(case) > 1e-5 * _size(case):
+        less = _sphere_truth(case, noise_std * (1 - 1e-6))
+        problems += [] if less > exact(target.epsilon) else [f"noise {noise_std!r} is too much"]
     if case.kind not in ("gaussian", "sampled", "sphere"):
         for view in statement["views"]:
             problems += _view_problems(case, noise_std, view)
@@ -201,13 +205,22 @@ def _is_resolved(case: Case) -> bool:
     """Whether the differences are far above the float error of the outputs."""
     if case.kind == "gaussian":
         return True
-    size = max(
-        float(np.abs(distribution.outputs).max()) for pair in case.truth for distribution in pair
-    )
     worst = max(
         gap for row in gap_distributions(case) for distribution in row for gap, _ in distribution
     )
-    return float(worst) > 1e-5 * size
+    return float(worst) > 1e-5 * _size(case)
+
+
+def _size(case: Case) -> float:
+    return max(
+        float(np.abs(distribution.outputs).max()) for pair in case.truth for distribution in pair
+    )
+
+
+def _spread(case: Case) -> float:
+    """Between point masses, the largest distance."""
+    pairs = ((first.outputs[0], second.outputs[0]) for first, second in case.truth)
+    return float(max(_length(first, second) for first, second in pairs))
 
 
 def _asked(case: Case, notion: str, order: float) -> Case:
@@ -278,7 +291,8 @@ def _along(u: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[Any, Any]:
 
 def unsliced_truth(case: Case, order: float, noise_std: float) -> Any:
     """At most the best bound that any coupling gives, and for Gaussians the divergence itself."""
-    directions = case.profile.directions
+    whole = isinstance(case.profile, WholeSphere)
+    directions = np.eye(case.profile.dim) if whole else case.profile.directions
     return max(_pair_unsliced(pair, order, noise_std, directions) for pair in case.truth)
 
 

@@ -25,7 +25,7 @@ from pufferslice.scenario.distributions import (
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
-from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
 
 GROUP = "group"
 METHODS = (
@@ -221,7 +221,7 @@ def _binned(rng: np.random.Generator) -> Case:
 
 
 def _sphere(rng: np.random.Generator) -> Case:
-    """Point masses, for which the whole sphere is known in closed form."""
+    """Point masses, for which the whole sphere is known in closed form: drawn from, or as such."""
     dim, size = int(rng.integers(2, 5)), _size(rng)
     names = [f"x{i}" for i in range(dim)]
     query = _scaled(rng, summary(mean=names).with_range(_range(rng, dim, size)))
@@ -232,7 +232,7 @@ def _sphere(rng: np.random.Generator) -> Case:
         for secret, rows in parts.items()
     }
     n_directions = int(rng.integers(5, 400))
-    return Case(
+    drawn = Case(
         kind="sphere",
         scenario=scenario,
         profile=SampledSphere.draw(
@@ -246,6 +246,10 @@ def _sphere(rng: np.random.Generator) -> Case:
         },
         truth=[(made[a], made[b]) for a, b in scenario.pairs],
     )
+    if rng.integers(2):
+        return drawn
+    options = {"deltas": drawn.options["deltas"]}
+    return attrs.evolve(drawn, profile=WholeSphere(dim=dim), options=options)
 
 
 KINDS: dict[str, Callable[[np.random.Generator], Case]] = {

@@ -702,7 +702,7 @@ def across(tails, failures):
         (lambda: tail_cap([1, 0], np.log(HALVES), tail_probability=0.1), "counts must ascend"),
         (lambda: tail_cap([0.0, 1.0], np.log(HALVES), tail_probability=0.1), "counts must be a"),
         (lambda: hoeffding_tail_cap(**HOEFFDING | {"batch_size": 0}), "batch_size"),
-        (lambda: hoeffding_tail_cap(**HOEFFDING | {"mismatch_probability": 1.1}), "at most 1"),
+        (lambda: hoeffding_tail_cap(**HOEFFDING | {"mismatch_probability": 1.1}), "from 0 to 1"),
         (lambda: hoeffding_tail_cap(**HOEFFDING | {"tail_probability": 1.0}), "tail_probability"),
         (lambda: simulate((np.zeros(3), np.zeros(4)), [0]), "draw_pair"),
         (lambda: simulate((np.zeros(3), np.zeros(3)), [3]), "draw_batch"),

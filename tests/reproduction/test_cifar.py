@@ -25,7 +25,7 @@ from reproduction.cifar import (
     train_all,
 )
 from reproduction.ladder import FinishedRuns, read_off
-from reproduction.noise import noise_multipliers
+from reproduction.noise import noise_multipliers, noise_setting
 
 RESULT = CifarResult(
     train_accuracy=0.9,
@@ -87,7 +87,7 @@ class TestPlan:
 
     def test_the_anchor_has_the_printed_noise_of_the_largest_budget(self):
         (anchor,) = planned_runs("anchor")
-        noise = ladder.account_of(anchor.setup, 20)
+        noise = noise_setting(anchor.setup, 20)
         (printed,) = noise_multipliers(noise, "recipe_sa_srpp", [80.0])
         assert anchor.noise_multiplier == pytest.approx(printed, abs=0.05)
 
@@ -285,7 +285,7 @@ class TestPage:
             save(docs / "results", run)
         runs = FinishedRuns.of(docs / "results")
         for count in (2, 20):
-            noise = ladder.account_of(cifar.ATTACK_SETUP, count)
+            noise = noise_setting(cifar.ATTACK_SETUP, count)
             for row in ladder.attack_rows(runs, count):
                 if row["epsilon"] is None:
                     assert row["series"] == "not private"

@@ -74,7 +74,7 @@ def test_rows_of_different_columns_are_refused():
 
 def test_experiments_are_found_by_name():
     names = [experiment.name for experiment in EXPERIMENTS]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 13
     assert [experiment_named(name) for name in names] == list(EXPERIMENTS)
     with pytest.raises(ArgumentError, match="no experiment 'fig-1'; choose one of sliced-div"):
         experiment_named("fig-1")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
+from sklearn.ensemble import GradientBoostingClassifier
 
 from pufferslice.queries import equals, summary
 from reproduction import panels
@@ -307,7 +308,7 @@ class TestQueries:
     def test_no_query_reads_the_secret_or_missing_values(self, adult, folder):
         made = (adult, panels.cleveland_sex(), panels.student_grades(), panels.student_sex())
         for table in made:
-            for name in QUERIES:
+            for name in (*QUERIES, "boosting_importances"):
                 columns = table.query(name).columns
                 assert table.protected not in columns
                 assert sum(table.table[column].null_count for column in columns) == 0
@@ -319,6 +320,19 @@ class TestQueries:
         assert (frame["private"] == (frame["workclass"] == "Private")).all()
         assert (frame["born-in-us"] == (frame["native-country"] == "United-States")).all()
         assert set(adult.task.feature_scales) >= {"male", "married", "private", "born-in-us"}
+
+    def test_boosting_is_that_of_scikit_learn_on_the_rows_of_a_group(self, adult):
+        """Nine importances of 100 trees of three levels; the paper says nine."""
+        frame = adult.table.to_pandas()
+        rows = np.flatnonzero(adult.labels() == "Other")
+        query = adult.query("boosting_importances")
+        model = GradientBoostingClassifier(n_estimators=100, max_depth=3, random_state=7)
+        chosen = frame.iloc[rows]
+        model.fit(chosen[list(adult.task.feature_scales)], chosen["income"] == ">50K")
+        found = query.bound(adult.table)(rows)
+        # Ties between splits may be broken otherwise.
+        assert found == pytest.approx(model.feature_importances_, abs=1e-3)
+        assert len(found) == 9
 
     def test_models_can_be_fitted_on_every_group(self, folder):
         for table in (panels.cleveland_sex(), panels.student_grades(), panels.student_sex()):

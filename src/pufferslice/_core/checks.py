@@ -41,6 +41,14 @@ def check_between(low: float, high: float, /, **named: float) -> None:
             raise ArgumentError(msg)
 
 
+def check_share(**named: float) -> None:
+    """Each value is a number from 0 to 1, ends included."""
+    for name, value in named.items():
+        if not (_is_number(value) and 0 <= value <= 1):
+            msg = f"{name} must be a number from 0 to 1, got {given(value)}"
+            raise ArgumentError(msg)
+
+
 def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
     for name, value in named.items():

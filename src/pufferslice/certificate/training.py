@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
-from pufferslice._core.checks import check_at_least, check_between, is_a
+from pufferslice._core.checks import check_between, check_share, is_a
 from pufferslice._core.search import SAFETY
 from pufferslice._core.text import listed
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
@@ -131,7 +131,7 @@ class TrainingClaim:
         check_together(self.runs)
         for delta in self.deltas:
             check_between(0, 1, delta=delta)
-        check_distance(self.implementation_delta)
+        check_share(implementation_delta=self.implementation_delta)
         if self.differing.excess_probability:
             if not self.deltas:
                 msg = (
@@ -289,14 +289,6 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
             raise CertificateError(msg)
 
 
-def check_distance(implementation_delta: float) -> None:
-    """Raise unless it is a total-variation distance."""
-    check_at_least(0, implementation_delta=implementation_delta)
-    if implementation_delta > 1:
-        msg = f"implementation_delta must be at most 1, got {implementation_delta!r}"
-        raise ArgumentError(msg)
-
-
 def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
     """Cost of all runs for the declared secret: functions of the number of differing records add.
 
@@ -406,7 +398,7 @@ def epsilon_at(costs: Mapping[float, float], *, delta: float, implementation_del
     4.087861629
     """
     check_between(0, 1, delta=delta)
-    check_distance(implementation_delta)
+    check_share(implementation_delta=implementation_delta)
     epsilon = 0.0
     for _ in range(_MOST_ROUNDS):
         left = delta

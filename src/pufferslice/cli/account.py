@@ -93,7 +93,7 @@ def _differing(n_records: int, **flags: float | None) -> "DifferingRecords":
             f"{n_given} of the three"
         )
         raise ArgumentError(msg)
-    options = {name: value for name, value in flags.items() if value is not None}
+    options: dict[str, Any] = {k: value for k, value in flags.items() if value is not None}
     return SecretSection.model_construct(**options).differing(n_records)
 
 

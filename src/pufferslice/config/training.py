@@ -60,6 +60,10 @@ TAIL_KEYS: Final = ("tail_probability", "failure_probability")
 _EVALUATIONS: Final = 20
 """About so many in a run by default: an evaluation may take as long as many steps."""
 
+_LEARNING: Final = {field.name: field.default for field in attrs.fields(Learning)}
+_OUTPUT: Final = {field.name: field.default for field in attrs.fields(Output)}
+"""What the values take where a file says nothing."""
+
 Count = Annotated[int, Field(ge=1)]
 Shares = Annotated[tuple[Number, Number], Field(strict=False)]
 
@@ -188,21 +192,23 @@ class TrainingSection(Table):
 
     model: Text = key(example="linear", used=True)
     """`linear`, `small`, `resnet22`, or `module:function` of the seed."""
-    loss: Text = key("cross_entropy", example="cross_entropy")
+    loss: Text = key(_LEARNING["loss"], example="cross_entropy")
     """`cross_entropy` (default), or `module:function` of outputs and targets."""
     seed: int = key(example=0, used=True)
     """Public seed of the initial weights."""
-    optimizer: Annotated[str, Word(*OPTIMIZERS)] = key("sgd", example="sgd", used=True)
+    optimizer: Annotated[str, Word(*OPTIMIZERS)] = key(
+        _LEARNING["optimizer"], example="sgd", used=True
+    )
     """`sgd` (default) or `adam`; what follows the noise costs nothing."""
     learning_rate: Number = key(example=1.0, used=True)
     """Step size."""
-    momentum: Number = key(0.0, example=0.5, used=True)
+    momentum: Number = key(_LEARNING["momentum"], example=0.5, used=True)
     """For `sgd`; default 0."""
-    weight_decay: Number = key(0.0, example=0.0)
+    weight_decay: Number = key(_LEARNING["weight_decay"], example=0.0)
     """Default 0."""
-    schedule: Annotated[str, Word(*SCHEDULES)] = key("constant", example="constant")
+    schedule: Annotated[str, Word(*SCHEDULES)] = key(_LEARNING["schedule"], example="constant")
     """`constant` (default), or `cosine`: it rises over the first steps and falls to 0."""
-    n_warmup_steps: int = key(0, example=0)
+    n_warmup_steps: int = key(_LEARNING["n_warmup_steps"], example=0)
     """For `cosine`: steps over which the learning rate rises; default 0."""
     n_steps: int | None = key(None, example=10, used=True)
     """Noisy steps; or `n_epochs`."""
@@ -290,12 +296,12 @@ class OutputSection(Table):
 
     folder: Text = key(example="run", used=True)
     """New, empty, or with an unfinished run of this file."""
-    public_evaluation: bool = key(default=False, example=True, used=True)
+    public_evaluation: bool = key(_OUTPUT["public_evaluation"], example=True, used=True)
     """`true` declares the held-out records public: metrics on them may be published. Default
     `false`."""
     evaluate_every: int | None = key(None, example=1)
     """Steps between rows of the public log; default a twentieth of all steps."""
-    checkpoint_every: int = key(10, example=10)
+    checkpoint_every: int = key(_OUTPUT["checkpoint_every"], example=10)
     """Steps between checkpoints; default 10."""
 
 

@@ -29,6 +29,7 @@ from pufferslice._core.checks import (
     check_count,
     check_finite,
     check_probabilities,
+    check_share,
     check_unit_rows,
     is_a,
 )
@@ -757,10 +758,7 @@ def _weights(weights: Floats, costs: Floats) -> Floats:
 
 def _mean_discrepancy(batch_size: int, mismatch_probability: float) -> float:
     check_count(1, batch_size=batch_size)
-    check_at_least(0, mismatch_probability=mismatch_probability)
-    if mismatch_probability > 1:
-        msg = f"mismatch_probability must be at most 1, got {mismatch_probability!r}"
-        raise ArgumentError(msg)
+    check_share(mismatch_probability=mismatch_probability)
     return batch_size * mismatch_probability
 
 

@@ -24,6 +24,7 @@ from pufferslice._core.checks import (
     check_count,
     check_finite,
     check_probabilities,
+    check_share,
     is_a,
     plain_float,
 )
@@ -326,12 +327,8 @@ def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords
     array([-1.38629436, -0.69314718, -1.38629436])
     """
     check_count(1, n_records=n_records)
-    chance = mismatch_probability
-    is_number = isinstance(chance, int | float | np.integer | np.floating)
-    if isinstance(chance, bool) or not (is_number and 0 <= chance <= 1):
-        msg = f"mismatch_probability must be a probability from 0 to 1, got {chance!r}"
-        raise ArgumentError(msg)
-    chance = float(chance)
+    check_share(mismatch_probability=mismatch_probability)
+    chance = float(mismatch_probability)
     logs = binomial_log_probabilities(int(n_records), chance, 1 - chance)
     possible = np.isfinite(logs)
     distribution = DifferingRecords(

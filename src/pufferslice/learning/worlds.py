@@ -16,7 +16,7 @@ import numpy.typing as npt
 from narwhals.dependencies import is_into_dataframe
 
 from pufferslice._core.arrays import same
-from pufferslice._core.checks import check_count, is_a
+from pufferslice._core.checks import check_count, check_share
 from pufferslice._core.text import given, listed
 from pufferslice.data.frames import Frame, frame_of
 from pufferslice.errors import ArgumentError
@@ -124,11 +124,7 @@ def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> 
             f"{given(label)}"
         )
         raise ArgumentError(msg)
-    if isinstance(share, bool) or not (
-        is_a(share, int | float | np.integer | np.floating) and 0 <= share <= 1
-    ):
-        msg = f"share must be a number from 0 to 1, got {share!r}"
-        raise ArgumentError(msg)
+    check_share(share=share)
     # The share as it is written: 0.29 of 100 is 29, not 28.
     target = math.floor(Fraction(str(share)) * len(array))
     change = target - int(np.count_nonzero(has_label))

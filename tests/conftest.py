@@ -11,7 +11,7 @@ from tests.met_messages import Recorder
 
 FIXED_SEED = 20_260_101
 
-hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.register_profile(
     "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
 )

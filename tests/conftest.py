@@ -23,7 +23,7 @@ QUIET = (
     "--hide-scrollbars",
 )
 
-hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.register_profile(
     "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
 )

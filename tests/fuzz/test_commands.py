@@ -16,7 +16,7 @@ from tests.scenario_files import PEOPLE, TRAINING, csv_text, toml_text
 from pufferslice._core.files import canonical_json, digest
 
 slow_to_make = settings(
-    max_examples=settings.default.max_examples // 4,
+    max_examples=settings.default.max_examples // 2,
     suppress_health_check=[
         HealthCheck.too_slow,
         HealthCheck.data_too_large,

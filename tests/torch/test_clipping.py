@@ -369,7 +369,7 @@ def scaled(examples, scale, which="all"):
 def test_no_example_exceeds_its_radius(name, scale):
     _, examples = sample(name)
     for which in ("inputs", "targets", "all"):
-        for radius in (1e-3, 1.0, 100.0):
+        for radius in (1e-3, 100.0):
             check_within(engine_of(name), scaled(examples, scale, which), radius)
 
 

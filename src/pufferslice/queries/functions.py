@@ -15,7 +15,7 @@ from pufferslice._core.plugins import built_by_plugin, called
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, without_missing
 from pufferslice.errors import ArgumentError, PluginError, ScenarioError
-from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.queries.query import Evaluate, Level, Query, Rows, column_names
 from pufferslice.queries.statistics import STATISTICS
 
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
@@ -43,29 +43,21 @@ def row_function(
     array([[ 5.],
            [-2.]])
     """
-    coordinates, wanted = column_names("names", names), column_names("columns", columns)
 
-    def bind(frame: Frame) -> Evaluate:
+    def bind(frame: Frame, wanted: Sequence[str], dim: int) -> Evaluate:
         complete, _ = without_missing(frame, wanted, "refuse")
         values = {column: complete[column].to_list() for column in wanted}
 
         def evaluate(rows: Rows) -> Floats:
-            outputs = np.empty((len(rows), len(coordinates)))
+            outputs = np.empty((len(rows), dim))
             for place, row in enumerate(rows):
                 record = {column: values[column][row] for column in wanted}
-                outputs[place] = _numbers(called(function, record), len(coordinates))
+                outputs[place] = _numbers(called(function, record), dim)
             return outputs
 
         return evaluate
 
-    return Query(
-        names=coordinates,
-        columns=wanted,
-        level="row",
-        kind="row_function",
-        parameters=_sentence(description),
-        bind=bind,
-    )
+    return _query("row", names, columns, description, bind)
 
 
 def table_function(
@@ -89,25 +81,12 @@ def table_function(
     >>> query.outputs(pa.table({"site": ["a", "b", "a"]}))
     array([[2.]])
     """
-    coordinates, wanted = column_names("names", names), column_names("columns", columns)
 
-    def bind(frame: Frame) -> Evaluate:
+    def bind(frame: Frame, wanted: Sequence[str], dim: int) -> Evaluate:
         complete, _ = without_missing(frame.select(wanted), wanted, "refuse")
+        return lambda rows: _numbers(called(function, complete[rows].to_native()), dim)
 
-        def evaluate(rows: Rows) -> Floats:
-            table = complete[rows].to_native()
-            return _numbers(called(function, table), len(coordinates))
-
-        return evaluate
-
-    return Query(
-        names=coordinates,
-        columns=wanted,
-        level="table",
-        kind="table_function",
-        parameters=_sentence(description),
-        bind=bind,
-    )
+    return _query("table", names, columns, description, bind)
 
 
 def plugin_query(name: str, options: Mapping[str, Any]) -> Query:
@@ -124,14 +103,28 @@ def plugin_query(name: str, options: Mapping[str, Any]) -> Query:
     return attrs.evolve(query, plugin=plugin)
 
 
-def _sentence(description: str) -> dict[str, str]:
+def _query(
+    level: Level,
+    names: Sequence[str],
+    columns: Sequence[str],
+    description: str,
+    bind: Callable[[Frame, Sequence[str], int], Evaluate],
+) -> Query:
+    coordinates, wanted = column_names("names", names), column_names("columns", columns)
     if not is_a(description, str) or not description.strip():
         msg = (
             "description must be a public sentence that says what the function does, "
             f"got {given(description)}"
         )
         raise ArgumentError(msg)
-    return {"description": description}
+    return Query(
+        names=coordinates,
+        columns=wanted,
+        level=level,
+        kind=f"{level}_function",
+        parameters={"description": description},
+        bind=lambda frame: bind(frame, wanted, len(coordinates)),
+    )
 
 
 def _numbers(result: Numbers, dim: int) -> Floats:

@@ -159,22 +159,12 @@ Files in {self.folder}:
 This run started its own new ledger. {_FOR_THE_PUBLIC}"""
 
     def _statistics_rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [
-            (
-                "statistic",
-                "truth",
-                "released",
-                "±95 %",
-                "std fitted",
-                "isotropic",
-                "paper",
-                "between",
-            )
+        mechanisms = ("std fitted", "isotropic", "paper")
+        rows = [tuple(row.values()) for row in self.statistics]
+        return [
+            ("statistic", "truth", "released", "±95 %", *mechanisms, "between"),
+            *((name, *(f"{value:.4g}" for value in values)) for name, *values in rows),
         ]
-        for row in self.statistics:
-            name, *values = row.values()
-            rows.append((name, *(f"{value:.4g}" for value in values)))
-        return rows
 
     def _mechanism_rows(self) -> list[tuple[str, ...]]:
         return [

@@ -109,6 +109,9 @@ def evidence_numbers(
     start = next(i for i, point in enumerate(points) if point.claim == certificate.guarantee)
     n_shown = min(_MOST_COORDINATES, len(certificate.statement["noise"]["std_by_coordinate"]))
     noise = _noise_lines(certificate, points)
+    bounds = noise[0].xs
+    guesses = tuple(100 * point.guess for point in points)
+    epsilons = tuple(point.unsliced_epsilon for point in points)
     pairs = pair_costs(certificate)
     profile = slice_profile(certificate)
     isotropic_std = _isotropic_std(certificate, certificate.evidence.full)
@@ -126,26 +129,11 @@ def evidence_numbers(
             ],
             "noise": noise,
             "errors": [
-                Series(
-                    name=line.name,
-                    look=line.look,
-                    xs=line.xs,
-                    ys=tuple(None if y is None else y**2 for y in line.ys),
-                )
+                attrs.evolve(line, ys=tuple(None if y is None else y**2 for y in line.ys))
                 for line in noise
             ],
-            "guesses": Series(
-                name="guesses",
-                look="third",
-                xs=noise[0].xs,
-                ys=tuple(100 * point.guess for point in points),
-            ),
-            "epsilons": Series(
-                name="epsilons",
-                look="third",
-                xs=noise[0].xs,
-                ys=tuple(point.unsliced_epsilon for point in points),
-            ),
+            "guesses": Series(name="guesses", look="third", xs=bounds, ys=guesses),
+            "epsilons": Series(name="epsilons", look="third", xs=bounds, ys=epsilons),
             "verdict": verdict(certificate),
             "if_off": list(zip(_OFF, costs_if_off(certificate, _OFF), strict=False)),
             "profile": profile,

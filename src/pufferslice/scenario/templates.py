@@ -4,7 +4,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +45,8 @@ def ordered_pairs(
     >>> ordered_pairs({"10": 10, "11": 11, "20": 20}, ratio=1.5)
     [('10', '11')]
     """
-    chosen = [rule for rule in (difference, ratio, nearest) if rule is not None]
-    if len(chosen) != 1:
+    rules = [rule for rule in (difference, ratio, nearest) if rule is not None]
+    if len(rules) != 1:
         msg = "give exactly one of difference, ratio and nearest"
         raise ArgumentError(msg)
     names = sorted(values, key=lambda name: values[name])
@@ -54,29 +54,25 @@ def ordered_pairs(
     if len(names) < 2 or not np.isfinite(numbers).all():
         msg = "ordered secrets must be at least two finite numbers"
         raise ArgumentError(msg)
-    room = 1 + 1e-12
+    (limit,), low, room = rules, numbers[:, None], 1 + 1e-12
     if nearest is not None:
         check_count(1, nearest=nearest)
-        keep = [(i, j) for i in range(len(names)) for j in range(i + 1, i + 1 + nearest)]
-        pairs = [(i, j) for i, j in keep if j < len(names)]
+        places = np.arange(len(names))
+        close = places - places[:, None] <= nearest
     elif ratio is not None:
-        check_above(1, ratio=ratio)
+        check_above(1, ratio=limit)
         if not numbers.min() > 0:
             msg = "a ratio needs secrets above 0"
             raise ArgumentError(msg)
-        pairs = _close(numbers, lambda low, high: high <= low * ratio * room)
+        close = numbers <= low * limit * room
     else:
-        check_above(0, difference=difference)  # type: ignore[arg-type]
-        pairs = _close(numbers, lambda low, high: high - low <= difference * room)  # type: ignore[operator]
+        check_above(0, difference=limit)
+        close = numbers - low <= limit * room
+    pairs = np.argwhere(np.triu(close, 1)).tolist()
     if not pairs:
         msg = "no two secrets are that close; nothing would be protected"
         raise ArgumentError(msg)
     return [(names[i], names[j]) for i, j in pairs]
-
-
-def _close(numbers: Floats, is_close: Any) -> list[tuple[int, int]]:  # noqa: ANN401 - a predicate
-    n = len(numbers)
-    return [(i, j) for i in range(n) for j in range(i + 1, n) if is_close(numbers[i], numbers[j])]
 
 
 def gaussian_process(

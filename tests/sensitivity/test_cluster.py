@@ -336,6 +336,15 @@ class TestErrors:
             scan_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, client)
         assert name not in "".join(traceback.format_exception(caught.value))
 
+    @pytest.mark.soundness
+    def test_workers_with_another_version(self, client, folder, whole, monkeypatch):
+        monkeypatch.setattr("pufferslice.__version__", "0.0.1")
+        words = r"has pufferslice 0\.0\.1, and workers have"
+        with pytest.raises(ClusterError, match=words):
+            scan_cluster_files(folder, SCAN, client)
+        with pytest.raises(ClusterError, match=words):
+            spill_cluster_files(folder, SCAN, whole, client)
+
     def test_no_scheduler(self, monkeypatch):
         monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 1)
         with pytest.raises(ClusterError, match=r"no scheduler answers at 'tcp://127.0.0.1:9'"):

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_count
+from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.data.frames import frame_of, labels_of
 from pufferslice.data.readers import Piece, data_files, pieces_of
@@ -269,6 +271,7 @@ def _spilled(
     announce: Announce,
     progress: Progress,
 ) -> dict[str, ClusterStrata]:
+    _check_versions(client)
     check_spillable(histograms)
     check_count(1, most_rows=most_rows)
     dim = histograms.grid.dim
@@ -398,6 +401,7 @@ def _sums(
     leaves_per_part: int = LEAVES_PER_PART,
 ) -> Iterator[tuple[slice, Histograms]]:
     """Sums of neighbouring leaves, made on the cluster, as they are ready; and of which leaves."""
+    _check_versions(client)
     sizes = {leaf.key: n for leaf, n in zip(leaves, n_rows, strict=True)}
     starts = range(0, len(leaves), leaves_per_part)
     parts = [slice(start, start + leaves_per_part) for start in starts]
@@ -444,6 +448,19 @@ def _added_in_tree(client: distributed.Client, level: list[Any]) -> Any:  # noqa
             for i in range(0, len(level), PARTS_PER_SUM)
         ]
     return level[0]
+
+
+def _check_versions(client: distributed.Client) -> None:
+    """Refuse workers with another version of the library, which might count differently."""
+    workers = client.get_versions(packages=["pufferslice"])["workers"].values()
+    here = sys.modules["pufferslice"].__version__
+    others = {str(worker["packages"]["pufferslice"]) for worker in workers} - {here}
+    if others:
+        msg = (
+            f"this process has pufferslice {here}, and workers have {listed(sorted(others))}; "
+            "install one version on all of them"
+        )
+        raise ClusterError(msg)
 
 
 def _failed(error: Exception) -> ClusterError:

@@ -36,6 +36,7 @@ CORE: Final = {
     "calibration/guessing.py": "tests/calibration/test_guessing.py",
     "calibration/shape.py": "tests/calibration/test_shape.py",
     "calibration/fit.py": "tests/calibration/test_fit.py",
+    "calibration/sphere.py": "tests/calibration/test_sphere.py",
     "calibration/unsliced.py": "tests/calibration/test_unsliced.py",
     "learning/accountants.py": "tests/learning/test_accountants.py tests/contracts",
     "learning/sampling.py": "tests/learning/test_sampling.py",

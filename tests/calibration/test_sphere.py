@@ -16,7 +16,7 @@ from pufferslice.calibration.calibrate import full_cost
 from pufferslice.calibration.sphere import sphere_cost, sphere_noise_std
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import summary
-from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.scenario.distributions import WEIGHT_QUANTA, GaussianDistribution
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import aggregate, gaussian_envelope
 from pufferslice.sensitivity.sensitivity import Full
@@ -172,6 +172,56 @@ def test_a_certificate_of_isotropic_noise_says_what_the_sphere_costs():
     )
     cost = sphere_cost(certificate.evidence.full, AVERAGE, certificate.noise_std)
     assert cost == pytest.approx(1.0, rel=1e-6)
+
+
+def pairs_of(*shifts, cov, **masses):
+    """Pairs of Gaussians with one covariance, the first of each this far from 0."""
+    center = np.zeros(len(cov))
+    return GaussianPairs.of(
+        [
+            (GaussianDistribution(mean=s, cov=cov), GaussianDistribution(mean=center, cov=cov))
+            for s in shifts
+        ],
+        np.ones(len(cov)),
+        **masses,
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "cost"), [(AVERAGE, 2 * 9 / 9 / 3.25), (JOINT, None)], ids=["average", "joint"]
+)
+def test_gaussians_cost_what_points_cost_with_their_spread_as_noise(claim, cost):
+    """Distance 3 in nine dimensions, variance 1 of the prior and 1.5^2 of the noise."""
+    far = [3.0] + [0.0] * 8
+    full = Full(dim=9, differences=pairs_of(far, [0.0] * 9, cov=np.eye(9)))
+    points = full_of([(3.0, 1)], dim=9)
+    found = sphere_cost(full, claim, 1.5)
+    assert found == pytest.approx(sphere_cost(points, claim, math.sqrt(3.25)), rel=1e-9)
+    assert cost is None or found == pytest.approx(cost, rel=1e-9)
+    assert sphere.sphere_costs(full, claim, 1.5)[1] == 0.0
+    assert sphere_noise_std(full, claim) ** 2 == pytest.approx(
+        sphere_noise_std(points, claim) ** 2 - 1, rel=1e-9
+    )
+
+
+def test_pieces_of_mixtures_count_with_their_masses():
+    """Mass 1/4 at distance 2, the rest at 0: order 2, variance of prior and noise 1 in all."""
+    quarter = WEIGHT_QUANTA // 4
+    masses = {"owners": [0, 0], "counts": [quarter, WEIGHT_QUANTA - quarter]}
+    pairs = pairs_of([2.0, 0.0, 0.0], [0.0, 0.0, 0.0], cov=0.36 * np.eye(3), **masses)
+    claim = Guarantee.joint(order=2, epsilon=1.0)
+    moment = 0.25 * math.exp(log_moment(4, 3)) + 0.75
+    cost = sphere_cost(Full(dim=3, differences=pairs), claim, 0.8)
+    assert cost == pytest.approx(math.log(moment), rel=1e-9)
+    with pytest.raises(ArgumentError, match="one Gaussian"):
+        sphere_cost(Full(dim=3, differences=pairs), AVERAGE, 0.8)
+
+
+def test_the_whole_output_may_cost_less_than_the_least_variance_says():
+    """The difference lies where the prior varies, and the bound looks where it does not."""
+    cov = np.diag([1e6, 0.0, 0.0])
+    full = Full(dim=3, differences=pairs_of([10.0, 0.0, 0.0], cov=cov))
+    assert sphere_cost(full, JOINT, 0.1) == pytest.approx(full_cost(full, 4, 0.1), rel=1e-9)
 
 
 def test_equal_distributions_cost_nothing():

@@ -191,6 +191,18 @@ def test_less_noise_is_refuted(case):
     assert outcome == ("refuted" if case.prior_kind == "empirical" else "not covered")
 
 
+def test_an_average_of_several_values_is_not_proved_from_distances():
+    pytest.importorskip("flint", reason="python-flint is not installed")
+    from pufferslice.certificate.rigorous import prove
+
+    certificate = certified(several(), JOINT)
+    statement = copy.deepcopy(dict(certificate.statement))
+    statement["guarantee"]["notion"] = "average"
+    changed = Certificate(statement=statement, evidence=certificate.evidence)
+    assert prove(changed).findings[0].outcome == "not covered"
+    assert not verify(changed).holds
+
+
 def test_another_sphere_is_refuted():
     certificate = certified(points(4, 2.0), JOINT)
     for key, value in (("dim", 3), ("digest", "0" * 64)):

@@ -217,7 +217,7 @@ CALIBRATE = {
     "--epsilon": numbers,
     "--delta": numbers,
     "--failure-probability": numbers,
-    "--profile": st.sampled_from(["uniform", "sphere", "x"]),
+    "--profile": st.sampled_from(["uniform", "sphere", "whole-sphere", "x"]),
     "--directions": st.sampled_from(["0", "1", "5", "-3", "1e3", "x"]),
     "--seed": numbers,
     "--rule": st.sampled_from(["tight", "closed-form", "x"]),

@@ -283,3 +283,38 @@ class TestScaling:
         distributions = tuple(GaussianDistribution(mean=[m], cov=[[1.0]]) for m in (1e308, -1e308))
         with pytest.raises(ArgumentError, match="scales"):
             GaussianPairs.of([distributions], np.array([0.1]))
+
+
+class TestSquaredRatios:
+    @pytest.mark.parametrize(
+        ("cov", "shift", "ratio"),
+        [
+            ([[4.0, 0.0], [0.0, 9.0]], [3.0, 4.0], 25 / 8),  # least variance 4, and noise 4
+            ([[5.0, 3.0], [3.0, 5.0]], [1.0, 0.0], 1 / 6),  # eigenvalues 2 and 8
+            ([[0.0, 0.0], [0.0, 7.0]], [0.0, 2.0], 1.0),  # none in one direction
+        ],
+    )
+    def test_known_answers(self, cov, shift, ratio):
+        pair = tuple(GaussianDistribution(mean=mean, cov=cov) for mean in (shift, [0.0, 0.0]))
+        (found,) = GaussianPairs.of([pair], np.ones(2)).squared_ratios(4.0, 2.0)
+        assert found == pytest.approx(ratio, rel=1e-11)
+        assert found >= ratio
+
+    def test_no_direction_shows_more(self):
+        rng = np.random.default_rng(8)
+        half = rng.normal(size=(5, 5))
+        cov, shift = half @ half.T, rng.normal(size=5)
+        pair = tuple(GaussianDistribution(mean=mean, cov=cov) for mean in (shift, np.zeros(5)))
+        pairs = GaussianPairs.of([pair], np.ones(5))
+        lines = rng.normal(size=(4_000, 5))
+        lines /= np.linalg.norm(lines, axis=1, keepdims=True)
+        (ratio,) = pairs.squared_ratios(3.0, 0.7)
+        seen = (lines @ shift) ** 2 / (((lines @ cov) * lines).sum(axis=1) + 0.49)
+        assert (seen <= ratio * (lines @ shift) ** 2 / (shift @ shift)).all()
+        assert pairs.slice_costs(lines, 3.0, 0.7).max() <= 1.5 * ratio
+
+    def test_whether_the_spreads_are_equal(self):
+        one, other = (GaussianDistribution(mean=[0.0], cov=[[v]]) for v in (1.0, 2.0))
+        shifted = GaussianDistribution(mean=[1.0], cov=[[1.0]])
+        assert GaussianPairs.of([(one, shifted)], np.ones(1)).have_one_spread
+        assert not GaussianPairs.of([(one, shifted), (one, other)], np.ones(1)).have_one_spread

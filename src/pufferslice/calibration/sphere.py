@@ -139,8 +139,7 @@ def _closed_form_differences(full: Full, claim: Guarantee) -> MatchingTables | G
             "public range, which Gaussian priors do not have)"
         )
         raise ArgumentError(msg)
-    single = not tables.has_mixtures if isinstance(tables, GaussianPairs) else full.is_determined
-    if claim.notion == "average" and not (single or full.dim == 1):
+    if claim.notion == "average" and not (full.is_single or full.dim == 1):
         msg = (
             "an average over the whole sphere has a closed form only where the query has a single "
             "value, or one Gaussian, under every secret. Use a joint claim, which implies it, a "

@@ -223,10 +223,12 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
 
 def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
     """Of a claim along the whole sphere, the largest over instances; see `calibration.sphere`."""
+    average = claim.notion == "average"
     if full.differences is None or full.missing.any() or full.shape is not None:
         return arb.nan()
+    if average and not full.is_single:
+        return arb.nan()
     a, dim = arb(claim.order) - 1, full.dim
-    average = claim.notion == "average"
 
     def moment(x: arb) -> arb:
         """What a slice costs on average, as a moment, for two points or Gaussians."""

@@ -249,6 +249,12 @@ class Full:
             and bool((tables.totals == 1).all())
         )
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the query has a single value, or one Gaussian, under every secret and prior."""
+        tables = self.differences
+        return self.is_determined or (isinstance(tables, GaussianPairs) and not tables.has_mixtures)
+
 
 Kind = TypeVar("Kind", bound=Distribution)
 

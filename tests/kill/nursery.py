@@ -177,7 +177,7 @@ class Nursery:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
 
     def __enter__(self) -> Self:
         return self

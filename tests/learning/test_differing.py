@@ -319,7 +319,7 @@ def test_locked_and_equal_by_value():
         (lambda: from_pmf(["half", "half"]), "expected numbers"),
         (lambda: count_differing([1, 2], [1, 2, 3]), "same number of records"),
         (lambda: coupled([[1], [2]]), "draw_pair must return a tuple"),
-        (lambda: coupled(([0] * 2, [0] * 2), ([0] * 3, [0] * 3)), "draw_pair .* one length"),
+        (lambda: coupled(([0] * 2, [0] * 2), ([0] * 3, [0] * 3)), "draw_pair .* from 2 to 3"),
         (lambda: coupled(seed=-1), "seed must be"),
         (lambda: from_coupled_draws(draw_pair, n_draws=0, seed=1), "n_draws must be"),
         (lambda: exactly(1).folded(above=-1), "above must be"),

@@ -12,7 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pufferslice.errors import ArgumentError, TableError
@@ -202,6 +202,7 @@ def labelled(draw):
 
 class TestRelabelled:
     @given(labelled(), st.integers(0, 100), st.integers(0, 2**32))
+    @example((["a", "a"], "a"), 50, 1)
     def test_as_few_changes_as_possible(self, drawn, percent, seed):
         labels, label = drawn
         share = percent / 100

@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from pufferslice import (
     FiniteDistribution,
+    FiniteProfile,
     GaussianDistribution,
     Guarantee,
     Scenario,
@@ -22,6 +23,7 @@ from pufferslice.certificate import Sweep
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.queries import summary
 from pufferslice.report.sweep import sweep_svg
+from pufferslice.sensitivity import WholeSphere
 
 QUERY = summary(mean=["<b>x</b>", "y"], scales={"<b>x</b>": 10, "y": 1})
 CLAIM = Guarantee.unsliced(order=4, epsilon=1.0)
@@ -88,13 +90,42 @@ def test_its_own_bound_is_the_certificate():
 
 
 def test_slices_have_their_sweep_as_well():
-    from pufferslice import FiniteProfile
-
     claim = Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
     held = certify_release(scenario(), claim)
     low, own = Sweep.of(held, [0.5, 1.0]).rows
     assert own.noise_stds.tolist() == held.statement["noise"]["std_by_coordinate"]
     assert own.unsliced_epsilon > 1.0 > low.claim.epsilon
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("notion", ["average", "joint"])
+@pytest.mark.parametrize("profile", [FiniteProfile.axes(dim=2), WholeSphere(dim=2)])
+def test_epsilon_at_delta_is_that_of_the_whole_output(notion, profile):
+    """Two points 5 apart: the slices show less than the release."""
+    points = {
+        "a": FiniteDistribution.uniform([[0.0, 0.0]]),
+        "b": FiniteDistribution.uniform([[3.0, 4.0]]),
+    }
+    target = Guarantee(notion=notion, order=4, epsilon=1.0, profile=profile)
+    held = certify_release(Scenario.from_worlds(points, query=QUERY), target)
+    (own,) = Sweep.of(held, [1.0], delta=1e-5).rows
+    views = {"unsliced": [], "sliced": []}
+    for view in held.statement["views"]:
+        views["unsliced" if view["scope"] == "unsliced" else "sliced"].append(view["epsilon"])
+    assert own.epsilon_at_delta == pytest.approx(min(views["unsliced"]), rel=1e-9)
+    assert notion == "joint" or own.epsilon_at_delta > 1.2 * min(views["sliced"])
+
+
+def test_slices_of_several_values_have_their_sweep():
+    worlds = {
+        "a": FiniteDistribution.uniform([[0.0, 0.0], [1.0, 2.0]]),
+        "b": FiniteDistribution.uniform([[3.0, 4.0], [5.0, 1.0]]),
+    }
+    target = Guarantee.average(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
+    held = certify_release(Scenario.from_worlds(worlds, query=QUERY), target)
+    (own,) = Sweep.of(held, [1.0], delta=1e-5).rows
+    views = [v["epsilon"] for v in held.statement["views"] if v["scope"] == "unsliced"]
+    assert own.epsilon_at_delta == pytest.approx(min(views), rel=1e-4)
 
 
 def test_tables(sweep):

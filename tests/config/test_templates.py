@@ -5,6 +5,7 @@ import contextlib
 import math
 import re
 import tomllib
+import traceback
 
 import numpy as np
 import pyarrow as pa
@@ -197,6 +198,28 @@ def test_a_history_by_hand(folder):
         assert mean == pytest.approx([41.25 + slope * (value - 2.125)])
         assert cov == [pytest.approx([(210.75 - slope * 21.375) / 3])]
     assert request.scenario.priors[0].source == "held_out"
+
+
+@pytest.mark.soundness
+def test_a_history_is_not_the_released_table(folder):
+    table = {"values": [1, 2], "name": "dose", "history": "./earlier.parquet"}
+    with pytest.raises(ArgumentError, match=r"\[attribute\] history: is the released table"):
+        asked(folder, attribute=table, data={"path": "earlier.parquet"})
+    said = asked(
+        folder,
+        attribute=table,
+        data={"path": "earlier.parquet"},
+        prior={"source": "released-data"},
+    )
+    assert said.scenario.priors[0].source == "released_data"
+
+
+@pytest.mark.soundness
+def test_a_history_by_url_shows_no_password(folder):
+    url = "s3://me:hunter2@bucket/earlier.parquet"
+    with pytest.raises(ArgumentError, match="URL of data") as caught:
+        asked(folder, attribute={"values": [1, 2], "name": "dose", "history": url})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(("kernel", "correlation"), [

@@ -284,3 +284,24 @@ def test_nothing_is_written_elsewhere(use, tmp_path, monkeypatch):
 def test_equal_names_of_one_file():
     assert RemoteFile("memory://a/b.csv").place == RemoteFile("memory:///a/b.csv").place
     assert RemoteFile("memory://a/b.csv").place != RemoteFile("shelf:///a/b.csv").place
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:SEC/{}@bucket/x.parquet",
+        "https://host/x.parquet#sig={}",
+        "https://host/x.parquet;sig={}",
+        "https://host/x.parquet?sig={}",
+    ],
+)
+def test_passwords_wherever_they_stand_are_refused(url):
+    with pytest.raises(ArgumentError, match="URL of data") as caught:
+        read_table(url.format(PASSWORD))
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+def test_one_path_on_two_hosts_is_two_files():
+    here, there = (RemoteFile(f"http://{host}/x.parquet").place for host in ("a.test", "b.test"))
+    assert here != there

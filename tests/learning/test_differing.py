@@ -164,6 +164,13 @@ class TestTruncated:
             if limit <= cut.largest:
                 assert cut.tail_probability(limit) == pytest.approx(truth, rel=1e-9, abs=1e-15)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("tail", [5e-324, 1e-310])
+    def test_what_underflows_is_not_left_out(self, tail):
+        """P(D = 1,000) is 1e-3,000: 0 as a float, and far from free in a Rényi divergence."""
+        records = binomial(n_records=1_000, mismatch_probability=0.001)
+        assert records.truncated(tail_probability=tail) is records
+
     def test_nothing_to_leave_out(self):
         coin = from_pmf([0.5, 0.5])
         assert coin.truncated(tail_probability=0.25) is coin

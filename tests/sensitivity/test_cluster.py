@@ -2,6 +2,7 @@
 """Scans on a real local cluster of two worker processes; killed workers; bad input."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,14 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, StorageError, TableError
+from pufferslice.errors import (
+    ArgumentError,
+    ClusterError,
+    PuffersliceError,
+    ScenarioError,
+    StorageError,
+    TableError,
+)
 from pufferslice.queries import Box, columns, row_function
 from pufferslice.sensitivity import (
     RowScan,
@@ -226,6 +234,26 @@ class TestStrata:
         found = spill_cluster_files(holes, scan, histograms, client, most_rows=100)
         expected = spill_files(holes, scan, histograms, most_rows=100)
         assert {k: v.digest for k, v in found.items()} == {k: v.digest for k, v in expected.items()}
+
+    @pytest.mark.soundness
+    def test_strata_that_a_lost_worker_had_are_those_that_were_spilled(self, folder, tmp_path):
+        """Dask makes them again from the file, which has changed since."""
+        file = tmp_path / "rows.parquet"
+        shutil.copy(folder / "03.parquet", file)
+        with cluster_client(workers=1) as client:
+            histograms = scan_cluster_files(file, SCAN, client)
+            strata = spill_cluster_files(file, SCAN, histograms, client)
+            kept = strata["a"].rows(0)
+            table = pa.parquet.read_table(file)
+            y = pa.array(table["y"].to_numpy() / 100)
+            pa.parquet.write_table(table.set_column(2, "y", y), file, row_group_size=1_000)
+            client.restart_workers(list(client.scheduler_info()["workers"]))
+            with pytest.raises(PuffersliceError, match="rows are not those"):
+                strata["a"].rows(0)
+            work = strata["a"].each_pair(strata["b"], [(0, 0)], lambda *_: pytest.fail("coupled"))
+            with pytest.raises(PuffersliceError, match="rows are not those"):
+                list(work)
+        assert np.isfinite(kept).all()
 
     def test_no_process_but_the_workers_reads_rows(self, client, frame, whole, monkeypatch):
         strata = spill_dask_frame(frame, SCAN, whole, client, most_rows=1_700)

@@ -190,8 +190,7 @@ def views_of(
             views += _sliced_views(slices, claim, noise_std, method, delta)
         elif claim.is_sliced:
             views += _sphere_views(full, claim, noise_std, delta)
-    if full.differences is not None and not full.missing.any():
-        views += _unsliced_views(full, noise_std, order, delta)
+    views += unsliced_views(full, noise_std, order, delta)
     return tuple(view for view in views if math.isfinite(view.epsilon))
 
 
@@ -458,7 +457,11 @@ def _views_along(
     return [View(scope=scope, rule=rule, epsilon=epsilon, delta=delta) for rule, epsilon in found]
 
 
-def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
+def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
+    """The views of the whole output alone; none where its distances are not known."""
+    if full.differences is None or full.missing.any():
+        return []
+
     def at_order(order: float) -> float:
         return full_cost(full, order, noise_std)
 

@@ -59,8 +59,8 @@ def sphere_costs(full: Full, claim: Guarantee, noise_std: float) -> Floats:
     """The epsilon of each instance along the whole sphere at this noise; 0 for equal ones.
 
     Guarantee: upper bounds; for point masses, and for Gaussians whose covariance is the same in
-    every direction, the divergence itself up to the grid margin and rounding. Never above the cost
-    of the whole output.
+    every direction, the divergence itself up to the grid margin and rounding (and joint claims with
+    moments above e^10000 by the whole output). Never above the cost of the whole output.
     Needs: isotropic noise of `noise_std` in scaled coordinates, and either distances of the whole
     output or Gaussians with one covariance under both secrets of a pair. For an average claim,
     the query has a single value under every secret, or a Gaussian that is not a mixture.

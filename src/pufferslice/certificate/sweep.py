@@ -18,7 +18,7 @@ from pufferslice._core.display import data_frame, html_of, rounded
 from pufferslice._core.text import shown
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method, full_cost, full_costs, slice_costs
-from pufferslice.calibration.epsilon_delta import views_of
+from pufferslice.calibration.epsilon_delta import unsliced_views
 from pufferslice.calibration.fit import shift_limit
 from pufferslice.calibration.guarantee import (
     Claim,
@@ -360,8 +360,8 @@ def sweep_points(
             epsilon = _finite(full_cost(full, order, noise_std))
             variation = released_variation(full_variation(coarse, noise_std), distance)
             if delta is not None:
-                views = views_of(None, coarse, target, noise_std, None, delta)
-                at_delta = min((view.epsilon for view in views), default=None)
+                views = unsliced_views(coarse, noise_std, order, delta)
+                at_delta = _finite(min((view.epsilon for view in views), default=math.inf))
         points.append(
             SweepPoint(
                 claim=target,

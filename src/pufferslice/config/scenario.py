@@ -97,6 +97,14 @@ class Data(Table):
     on disk, instead of the range alone. Left out: yes for claims about the whole output of more
     than one coordinate whose prior is `empirical`, else no."""
 
+    def has_file_of(self, path: str, folder: Path) -> bool:
+        """Whether a path names a file of the table; not if the table cannot be found."""
+        released: set[object] = set()
+        if self.path is not None:
+            with contextlib.suppress(TableError, StorageError):
+                released = set(map(place_of, data_files(beside(folder, self.path))))
+        return bool(released & set(map(place_of, data_files(beside(folder, path)))))
+
 
 class SecretBins(Table):
     """Quantile bins of a numeric column."""
@@ -418,17 +426,14 @@ class QuerySection(Table):
         if self.range is not None:
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
-            public, released = beside(folder, self.scales_from), set()
-            if table.path is not None:
-                with contextlib.suppress(TableError, StorageError):
-                    released = set(map(place_of, data_files(beside(folder, table.path))))
-            if released & set(map(place_of, data_files(public))):
+            if table.has_file_of(self.scales_from, folder):
                 msg = (
                     "[query] scales_from: is the released table; units are printed, so take them "
                     "from a public or held-out one, or write scales"
                 )
                 raise ArgumentError(msg)
-            query = query.scaled_from(read_table(public, null_values=table.null_values))
+            public = read_table(beside(folder, self.scales_from), null_values=table.null_values)
+            query = query.scaled_from(public)
         return query if self.scales is None else query.with_scales(self.scales)
 
     def _unscaled(self) -> Query:
@@ -518,6 +523,8 @@ class TemplateInputs:
     source: Source | None
     read: Callable[[str], pa.Table]
     """Reads a file that the section names."""
+    is_released: Callable[[str], bool]
+    """Whether such a file is part of the released table."""
     progress: Progress
 
 
@@ -650,6 +657,12 @@ class AttributeSection(WorldsTemplate):
         options = self.given(("name", "values", "mean", "cov"))
         if self.history is not None:
             options["history"] = inputs.read(self.history)
+            if inputs.source != "released_data" and inputs.is_released(self.history):
+                msg = (
+                    "[attribute] history: is the released table; say so with [prior] source = "
+                    "'released-data', or name a table of other cases"
+                )
+                raise ArgumentError(msg)
         if self.process is not None:
             options["mean"], options["cov"] = self.process.moments()
         return Scenario.from_attribute(query=query, source=inputs.source, **options)
@@ -1080,7 +1093,10 @@ def request_of(
             inputs = TemplateInputs(
                 table=table,
                 source=file.prior.source,  # type: ignore[arg-type]
-                read=lambda path: read_table(folder / path, null_values=file.data.null_values),
+                read=lambda path: read_table(
+                    beside(folder, path), null_values=file.data.null_values
+                ),
+                is_released=lambda path: file.data.has_file_of(path, folder),
                 progress=progress,
             )
             scenario = section.scenario(query, inputs)

@@ -35,15 +35,15 @@ class RemoteFile:
     """
 
     url: str
-    """Without user, password or query string: it stands in messages."""
+    """Without user, password, query string or parameters: it stands in messages."""
 
     def __attrs_post_init__(self) -> None:
         _, _, rest = self.url.partition("://")
-        if "@" in rest.partition("/")[0] or "?" in rest:
+        if set(rest) & set("@?#;"):
             msg = (
-                "a URL of data may have no user or password before '@' and no query string after "
-                "'?', because messages show it. Give credentials in the environment, as the "
-                "package of the filesystem describes; in a glob, [0-9] is one digit"
+                "a URL of data may have none of '@', '?', '#' and ';', behind or before which "
+                "passwords stand, because messages show it. Give credentials in the environment, "
+                "as the package of the filesystem describes; in a glob, [0-9] is one digit"
             )
             raise ArgumentError(msg)
         if "::" in self.url:
@@ -59,7 +59,7 @@ class RemoteFile:
     def place(self) -> str:
         """The name of the file that all its URLs share."""
         filesystem, path = self._located()
-        return f"{type(filesystem).__name__} {path}"
+        return f"{type(filesystem).__name__} {getattr(filesystem, 'host', '')} {path}"
 
     @property
     def state(self) -> list[object]:
@@ -82,18 +82,21 @@ class RemoteFile:
         """Whether it is a folder."""
         filesystem, path = self._located()
         with self._translated():
+            filesystem.invalidate_cache()
             return bool(filesystem.isdir(path))
 
     def exists(self) -> bool:
         """Whether there is a file or folder of this name."""
         filesystem, path = self._located()
         with self._translated():
+            filesystem.invalidate_cache()
             return bool(filesystem.exists(path))
 
     def parquet_files(self) -> tuple[list["RemoteFile"], int]:
         """Those of a folder, in the order of their names; and how many there are further down."""
         filesystem, path = self._located()
         with self._translated():
+            filesystem.invalidate_cache()
             found = [name for name in filesystem.find(path) if name.endswith(".parquet")]
         own = [name for name in found if "/" not in name.removeprefix(path).strip("/")]
         return self._named(own), len(found) - len(own)
@@ -102,6 +105,7 @@ class RemoteFile:
         """What the URL matches as a glob, in the order of their names."""
         filesystem, path = self._located()
         with self._translated():
+            filesystem.invalidate_cache()
             return self._named(filesystem.glob(path))
 
     def open(self, cache: Cache) -> IO[bytes]:

@@ -308,12 +308,14 @@ def mostly_at_most(
 
 
 def exceedances(log_probabilities: Floats) -> Floats:
-    """P(D > d) for each count d of a distribution, rounded up.
+    """P(D > d) for each count d of a distribution, rounded up; 0 for the last alone.
 
     Summed from the far end, so that small tails are not lost against 1.
     """
     at_least = np.cumsum(np.exp(log_probabilities)[::-1])[::-1]
-    return np.asarray(np.append(at_least[1:], 0.0) * (1 + _TAIL_ROUNDING))
+    # What underflows is not 0: it stays above what the smallest floats lose in the sum.
+    above = np.maximum(at_least[1:] * (1 + _TAIL_ROUNDING), np.finfo(np.float64).tiny)
+    return np.asarray(np.append(above, 0.0))
 
 
 def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords:

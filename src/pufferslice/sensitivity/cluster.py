@@ -186,8 +186,7 @@ class ClusterStrata(KeptStrata):
 
     def rows(self, stratum: int) -> Floats:
         """The rows of one stratum, which come to this process."""
-        rows: Floats = _result(self.strata[stratum]).rows
-        return rows
+        return _checked(_result(self.strata[stratum]), self.digests[stratum]).rows
 
     def each_pair(
         self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
@@ -196,8 +195,12 @@ class ClusterStrata(KeptStrata):
         if not isinstance(other, ClusterStrata):
             msg = "strata on a cluster are coupled with strata on it; spill both from one frame"
             raise ArgumentError(msg)
-        pairs = [(self.strata[i], other.strata[j]) for i, j in places]
-        futures = [self.client.submit(_shielded, work, *pair, pure=False) for pair in pairs]
+        pairs = [
+            (self.strata[i], self.digests[i], other.strata[j], other.digests[j]) for i, j in places
+        ]
+        futures = [
+            self.client.submit(_shielded, _coupled, work, *pair, pure=False) for pair in pairs
+        ]
         ready = distributed.as_completed(futures)
         futures.clear()
         for future in ready:
@@ -595,10 +598,28 @@ def _gathered(
     own = np.delete(rows, border[0], axis=0) if is_shared else rows  # each row is counted once
     tally = Tally(grid, 1)
     tally.add(own, [secret], np.zeros(len(own), dtype=np.int64))
-    facts = _Facts(
-        hashlib.sha256(rows.astype("<f8").tobytes()).hexdigest(), border, tally.histograms()
-    )
+    facts = _Facts(_digest(rows), border, tally.histograms())
     return Stratum(rows, cut.masses_in_order(stratum, np.array(border))), facts
+
+
+def _checked(stratum: Stratum, digest: str) -> Stratum:
+    """The stratum, refused if it is not what was spilled.
+
+    When a worker is lost, Dask makes its strata again from the rows as they are then.
+    """
+    if _digest(stratum.rows) != digest:
+        raise rows_changed()
+    return stratum
+
+
+def _coupled(
+    work: PairWork, first: Stratum, first_digest: str, second: Stratum, second_digest: str
+) -> tuple[MatchingTables, float]:
+    return work(_checked(first, first_digest), _checked(second, second_digest))
+
+
+def _digest(rows: Floats) -> str:
+    return hashlib.sha256(rows.astype("<f8").tobytes()).hexdigest()
 
 
 def _stratum_of(both: tuple[Stratum, _Facts]) -> Stratum:

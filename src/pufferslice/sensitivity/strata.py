@@ -76,8 +76,6 @@ _PREFIX: Final = "pufferslice-strata-"
 _MANIFEST: Final = "manifest.json"
 _ROWS: Final = "rows.f64"
 _LOCK: Final = "lock"
-_CHECKED_DIRECTIONS: Final = 2
-"""Directions along which a spill counts its rows again, to compare them with the scan."""
 _MOST_AT_ONCE: Final = 4
 """Pairs of strata that are coupled at once; each is in memory."""
 _LARGEST_TOTAL: Final = 2**62
@@ -379,16 +377,16 @@ def cuts_of(histograms: Histograms, most_rows: int) -> dict[str, tuple[Cut, int]
 
 
 def few_directions(histograms: Histograms) -> BinGrid:
-    """The grid along which rows that were kept are counted again."""
+    """The grid along which rows that were kept are counted again: enough to see every column."""
     grid = histograms.grid
-    return attrs.evolve(grid, directions=grid.directions[:_CHECKED_DIRECTIONS])
+    return attrs.evolve(grid, directions=grid.directions[: max(2, grid.dim)])
 
 
 def check_counted(tally: Tally, histograms: Histograms) -> None:
     """Refuse rows that do not fall into the bins that the scan has counted."""
     again = tally.histograms()
     if again.secrets != histograms.secrets or not np.array_equal(
-        again.counts, histograms.counts[:, :_CHECKED_DIRECTIONS]
+        again.counts, histograms.counts[:, : again.counts.shape[1]]
     ):
         raise rows_changed()
 

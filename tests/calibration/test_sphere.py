@@ -68,6 +68,14 @@ def test_the_moment_is_rounded_up_and_close(dim, x):
     assert bound <= x
 
 
+@pytest.mark.parametrize("claim", [AVERAGE, JOINT], ids=["average", "joint"])
+def test_the_grid_is_charged(claim):
+    """Points so near that the grid of the release counts: 3 / 2^44 is added to 1e-6."""
+    distance = 1e-6 + 3 / 2**44
+    cost = sphere_cost(full_of([(1e-6, 1)], dim=9), claim, 1.0)
+    assert cost == pytest.approx(2 * distance**2 / 9, rel=1e-9)
+
+
 def test_long_series_are_bounded_by_the_whole_output():
     assert sphere._log_moment(1e7, 5) == 1e7
     assert sphere._log_moment(9_000.0, 5) == pytest.approx(float(log_moment(9_000, 5)), rel=1e-9)

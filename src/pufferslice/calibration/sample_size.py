@@ -76,8 +76,8 @@ def plan_samples(
     if profile is None or isinstance(profile, WholeSphere) or not target.is_sliced or not sampled:
         msg = (
             "samples are planned for claims along a FiniteProfile or a SampledSphere, from a "
-            f"scenario with sampled priors; got {target} along {profile} and "
-            f"{scenario.prior_kind} priors"
+            f"scenario with sampled priors; got {target} and {scenario.prior_kind} priors, along "
+            f"{profile}"
         )
         raise ArgumentError(msg)
     in_delta = isinstance(target, ApproximateGuarantee)

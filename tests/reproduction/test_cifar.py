@@ -144,7 +144,11 @@ class TestTraining:
         train_all((run,), tmp_path / "results", tmp_path / "scratch", said.append)
         assert len(said) == 2, "it was trained again"
 
-    def test_without_noise_it_learns_and_stops_when_it_has_overfitted(self, few_images, tmp_path):
+    def test_without_noise_it_learns_and_stops_when_it_has_overfitted(
+        self, few_images, tmp_path, monkeypatch
+    ):
+        """Overfitted a little earlier than the experiment, which takes most of the time."""
+        monkeypatch.setattr(cifar, "OVERFITTED", 0.85)
         run = run_of("attack", n_epochs=60, sampling="shuffled")
         train_all((run,), tmp_path / "results", tmp_path / "scratch", list)
         result = result_of(run, tmp_path / "results")

@@ -33,8 +33,9 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 demo: $(DEMO_STAMP)
 	$(BIN)/pufferslice demo --out demo-output
 
+# Tests start hundreds of processes; without bytecode on disk each compiles the package again.
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: install
 	$(BIN)/ruff check

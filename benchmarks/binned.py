@@ -114,7 +114,7 @@ def speed_rows() -> list[Row]:
     return speed_table(medians(contestants, ROUNDS))
 
 
-def sketch_seconds(projected: Any) -> float:  # noqa: ANN401 - single-precision rows
+def sketch_seconds(projected: Any) -> float:  # single-precision rows
     """Seconds for all directions, from a few of them."""
     start = time.perf_counter()
     for values in projected:

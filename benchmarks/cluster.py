@@ -200,7 +200,7 @@ def sent(client: distributed.Client) -> float:
 def shuffled(client: distributed.Client) -> float:
     """Bytes that Dask's shuffle has handed to workers, their own share included."""
 
-    def of_worker(dask_worker: Any) -> float:  # noqa: ANN401 - Dask ships no types
+    def of_worker(dask_worker: Any) -> float:  # Dask ships no types
         totals = dask_worker.digests_total.items()
         return sum(n for key, n in totals if key[0] == "p2p" and key[-2:] == ("shards", "bytes"))
 

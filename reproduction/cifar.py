@@ -407,7 +407,7 @@ class PlainTraining:
             parts, n_epochs=self._n_epochs, seconds=self._seconds, curve=tuple(self._curve)
         )
 
-    def _evaluated(self, records: Any) -> Evaluation:  # noqa: ANN401 - a torch dataset
+    def _evaluated(self, records: Any) -> Evaluation:  # a torch dataset
         return evaluate(self._model, cross_entropy, records)
 
     def _epoch(self) -> float:

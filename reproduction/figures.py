@@ -607,7 +607,7 @@ def draw_series(
     y: str,
     *,
     look: str | None = None,
-    **more: Any,  # noqa: ANN401 - options of matplotlib
+    **more: Any,  # options of matplotlib
 ) -> None:
     """One line in the look of its series."""
     series = str(rows[0]["series"]) if look is None else look

@@ -44,7 +44,7 @@ same = attrs.cmp_using(eq=np.array_equal)
 """Equality of array fields, for `attrs.field(eq=same)`."""
 
 
-def locked(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as numbers
+def locked(values: Any) -> Floats:  # whatever numpy can read as numbers
     """Copy `values` into a read-only, C-ordered float64 array."""
     try:
         array = np.array(values, dtype=np.float64, order="C", copy=True)
@@ -58,7 +58,7 @@ def locked(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as 
     return array
 
 
-def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
+def locked_integers(values: Any) -> Integers:
     """Copy `values` into a read-only, C-ordered int64 array."""
     try:
         array = np.array(values, order="C", copy=True)

@@ -112,7 +112,7 @@ def check_probabilities(*, length: int, **named: npt.NDArray[np.float64]) -> Non
             raise ArgumentError(msg)
 
 
-def plain_float(value: Any) -> Any:  # noqa: ANN401 - whatever an argument can be
+def plain_float(value: Any) -> Any:  # whatever an argument can be
     """A number as a float; anything else as it is, for the check that follows to name it."""
     return float(value) if _is_number(value) else value
 

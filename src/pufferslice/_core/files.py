@@ -320,19 +320,19 @@ def check_archive(content: bytes, kind: Kind = "archive") -> None:
         raise ValueError(msg)
 
 
-def canonical_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+def canonical_json(value: Any) -> bytes:  # any JSON value
     """The one spelling of a JSON value that digests are taken over: sorted, compact, no NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     ).encode()
 
 
-def pretty_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+def pretty_json(value: Any) -> bytes:  # any JSON value
     """The spelling of a JSON value that people read; same content as the canonical one."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def parsed_json(content: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
+def parsed_json(content: bytes | str) -> Any:  # any JSON value
     """A JSON value, read strictly: finite numbers, no key twice; else a `ValueError`."""
     try:
         value = json.loads(

@@ -50,7 +50,7 @@ def _compiled(
 class _Cache(FunctionCache):
     """Machine code on disk; numba itself looks only at the file of the kernel."""
 
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:  # numba's own
         digest = hashlib.blake2b(digest_size=16)
         for part in _ingredients(self._py_func, set()):
             digest.update(part)
@@ -58,7 +58,7 @@ class _Cache(FunctionCache):
         return (*key, digest.hexdigest())
 
 
-def _ingredients(function: Any, seen: set[Any]) -> Iterator[bytes]:  # noqa: ANN401 - any function
+def _ingredients(function: Any, seen: set[Any]) -> Iterator[bytes]:  # any function
     """Constants of a kernel, and the files and constants of all functions that it calls."""
     for name in sorted(set(function.__code__.co_names)):
         value = function.__globals__.get(name)

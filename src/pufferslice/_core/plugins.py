@@ -98,7 +98,7 @@ def built_by_plugin(
     return plugin, called(partial(build, **arguments))
 
 
-def called(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - the user's own
+def called(function: Callable[..., Any], *args: Any) -> Any:  # the user's own
     """The result of the user's function; the message of its exception may quote a record."""
     try:
         return function(*args)

@@ -80,7 +80,7 @@ def given(value: object) -> str:
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
-def escaped_texts(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def escaped_texts(value: Any) -> Any:  # any JSON value
     """A JSON value in which every string is escaped."""
     if isinstance(value, str):
         return escaped(value)

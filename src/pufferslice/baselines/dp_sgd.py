@@ -79,7 +79,7 @@ def dp_sgd_multiplier(run: DpSgd, epsilon: float, delta: float, accounting: Acco
     return raise_until(lambda multiplier: cost(multiplier) <= epsilon, multiplier)
 
 
-def dp_accounting() -> Any:  # noqa: ANN401 - a module without types
+def dp_accounting() -> Any:  # a module without types
     """The library dp-accounting, of an extra."""
     try:
         import dp_accounting.pld  # noqa: PLC0415 - an extra
@@ -165,7 +165,9 @@ def _composed(
     return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon)) + error
 
 
-def _step(shifts: Floats, chances: Floats, interval: float, negligible: float) -> Any:  # noqa: ANN401 - a class of an extra
+def _step(
+    shifts: Floats, chances: Floats, interval: float, negligible: float
+) -> Any:  # a class of an extra
     """The privacy loss distribution of one step on multiples of `interval`, pessimistic."""
     reach = _reach(shifts, chances, negligible)
     n_points = math.ceil(reach / interval) + 1

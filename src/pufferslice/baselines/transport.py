@@ -229,7 +229,7 @@ def _is_assignment(supply: Integers, demand: Integers) -> bool:
     return len({*supply.tolist(), *demand.tolist()}) == 1
 
 
-def pot() -> Any:  # noqa: ANN401 - a module without types
+def pot() -> Any:  # a module without types
     """The library POT, of an extra."""
     try:
         import ot  # noqa: PLC0415 - an extra

@@ -100,7 +100,7 @@ class Certificate:
         """Whether the noise of a release comes from the operating system's generator."""
         return bool(self._of_release("noise")["secure"])
 
-    def _of_release(self, field: str) -> Any:  # noqa: ANN401 - a JSON value
+    def _of_release(self, field: str) -> Any:  # a JSON value
         if self.workflow != "release":
             msg = (
                 f"{field} belongs to certificates of a release, and this one is about training "

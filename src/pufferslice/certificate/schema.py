@@ -116,7 +116,7 @@ RecordAccountants = Annotated[
 ]
 
 
-def _absent() -> Any:  # noqa: ANN401 - of a field that may be absent but not null
+def _absent() -> Any:  # of a field that may be absent but not null
     return None
 
 

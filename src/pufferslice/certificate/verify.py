@@ -255,7 +255,7 @@ def _too_little_noise(
     return [f"the stated noise costs {spent!r}, more than the claim's {options.target.bound!r}"]
 
 
-def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # JSON
     """Paths at which two JSON values differ by more than rounding."""
     if isinstance(stated, Mapping) and isinstance(right, Mapping):
         for key in sorted(set(stated) | set(right)):

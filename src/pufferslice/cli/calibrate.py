@@ -23,7 +23,7 @@ _NOT_ABOUT_THE_CLAIM = frozenset(
 )  # fmt: skip
 
 
-def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own marker
+def _flag(text: str, *names: str) -> Any:  # typer's own marker
     """An option of the short form, without a scenario file."""
     return typer.Option(*names, help=text, rich_help_panel="Instead of a scenario file")
 

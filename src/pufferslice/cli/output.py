@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def answer(value: Any, text: str, *, json: bool) -> None:  # noqa: ANN401 - any JSON value
+def answer(value: Any, text: str, *, json: bool) -> None:  # any JSON value
     """Print the answer of a command: for programs, or for people."""
     if json:
         print_json(value)
@@ -53,7 +53,7 @@ def discard_output() -> None:
         os.close(nowhere)
 
 
-def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+def print_json(value: Any) -> None:  # any JSON value
     """Print one JSON object; characters that could break or reorder a line are escaped."""
     text = dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     say("".join(c if c == "\n" or c.isprintable() else dumps(c)[1:-1] for c in text))

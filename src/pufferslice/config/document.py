@@ -75,12 +75,12 @@ class File(Table):
 
 
 def key(
-    default: Any = ...,  # noqa: ANN401 - the type of the key
+    default: Any = ...,  # the type of the key
     *,
     example: object,
     others: Iterable[object] = (),
     used: bool = False,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """A key of a file with an example value; the template sets it if `used`, else comments it.
 
     The template shows `others` as comments.
@@ -112,7 +112,7 @@ class Word:
 def either(words: str) -> WrapValidator:
     """One rule in words for a value of several types."""
 
-    def validate(value: object, handler: Any) -> object:  # noqa: ANN401 - pydantic's handler
+    def validate(value: object, handler: Any) -> object:  # pydantic's handler
         try:
             return handler(value)
         except ValidationError:

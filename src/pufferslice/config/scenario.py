@@ -415,7 +415,7 @@ class QuerySection(Table):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_order(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401
+    def _keep_order(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         section = handler(value)
         section._order = tuple(value)  # noqa: SLF001 - of this class
         return section
@@ -806,7 +806,7 @@ class ProfileSection(Table):
         build: Callable[..., FiniteProfile] = getattr(FiniteProfile, kind)
         return build(dim=dim, **numbers)
 
-    def _required(self, name: str) -> Any:  # noqa: ANN401 - the type of the key
+    def _required(self, name: str) -> Any:  # the type of the key
         value = getattr(self, name)
         if value is None:
             msg = f"[profile] {name}: is required for this kind"

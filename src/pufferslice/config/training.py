@@ -400,7 +400,7 @@ def read_plan(path: str | os.PathLike[str]) -> TrainingPlan:
     return TrainingPlan.from_json(document)
 
 
-def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or TOML value
+def _document(path: str | os.PathLike[str]) -> Any:  # a JSON or TOML value
     content = read_bytes(path, "settings")
     try:
         if os.fspath(path).endswith(".json"):

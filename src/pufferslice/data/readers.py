@@ -520,7 +520,7 @@ def _csv_types(path: DataFile, reading: Reading) -> dict[str, pa.DataType]:
 
 
 def _opened_csv(
-    text: Any,  # noqa: ANN401 - an open file of bytes
+    text: Any,  # an open file of bytes
     path: DataFile,
     reading: Reading,
     types: dict[str, pa.DataType],

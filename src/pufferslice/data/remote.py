@@ -165,7 +165,7 @@ class RemoteFile:
 class _RemoteStream(io.RawIOBase):
     """A file of fsspec whose errors are those of the library."""
 
-    def __init__(self, file: RemoteFile, stream: Any) -> None:  # noqa: ANN401 - fsspec has no types
+    def __init__(self, file: RemoteFile, stream: Any) -> None:  # fsspec has no types
         self._file, self._stream = file, stream
 
     def readable(self) -> bool:
@@ -174,7 +174,7 @@ class _RemoteStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable memory
+    def readinto(self, buffer: Any) -> int:  # any writable memory
         with self._file._translated():  # noqa: SLF001 - of this module
             content = self._stream.read(len(buffer))
         buffer[: len(content)] = content

@@ -409,7 +409,7 @@ def calibrate_multiplier(
         )
         raise CalibrationError(msg)
 
-    def costs_at(multiplier: float, **hints: Any) -> CountCosts:  # noqa: ANN401 - of `_run_costs`
+    def costs_at(multiplier: float, **hints: Any) -> CountCosts:  # of `_run_costs`
         z, repeats = np.array([multiplier]), np.array([n_steps])
         return _run_costs(accountant, order, sampling, differing, z, repeats, **hints)
 

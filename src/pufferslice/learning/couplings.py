@@ -42,7 +42,7 @@ def shared_latent_pairs(
     return draw
 
 
-def maximal_pairs(first: Any, second: Any, *, n_records: int) -> DrawPair:  # noqa: ANN401 - array-like
+def maximal_pairs(first: Any, second: Any, *, n_records: int) -> DrawPair:  # array-like
     """Independent records of classes 0, 1, … with these probabilities, equal as often as possible.
 
     Each record differs with the probability `discrete_mismatch(first, second)`, independently, so

@@ -33,7 +33,7 @@ _ZEROS: Final = bytes(8 * _CHUNK)
 Words = npt.NDArray[np.uint64]
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - the class checks it afterwards
+def _plain(value: Any) -> Any:  # the class checks it afterwards
     """A numpy scalar as the Python number that JSON can hold."""
     return value.item() if isinstance(value, np.generic) else value
 

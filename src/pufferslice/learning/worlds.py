@@ -213,12 +213,12 @@ def _bits_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Flags
     return differ
 
 
-def _list_difference(first: Any, second: Any) -> Flags:  # noqa: ANN401 - lists or tuples of records
+def _list_difference(first: Any, second: Any) -> Flags:  # lists or tuples of records
     pairs = zip(first, second, strict=True)
     return np.array([not _same_value(a, b) for a, b in pairs], dtype=np.bool_)
 
 
-def _same_value(first: Any, second: Any) -> bool:  # noqa: ANN401 - any record
+def _same_value(first: Any, second: Any) -> bool:  # any record
     if type(first) is not type(second):
         return False
     if isinstance(first, list | tuple):
@@ -245,7 +245,7 @@ def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
     return first.tobytes() == second.tobytes()
 
 
-def _mask(values: Any) -> Flags:  # noqa: ANN401 - an array, masked or not
+def _mask(values: Any) -> Flags:  # an array, masked or not
     return np.ma.getmaskarray(values)
 
 

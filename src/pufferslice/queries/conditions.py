@@ -209,7 +209,7 @@ def conditions_of(
     return tuple((column, condition_of(value)) for column, value in pairs)
 
 
-def pairs_of(argument: str, entries: Any, value: str) -> list[tuple[str, Any]]:  # noqa: ANN401 - checked here
+def pairs_of(argument: str, entries: Any, value: str) -> list[tuple[str, Any]]:  # checked here
     """A mapping from columns to conditions or levels, or a list of such pairs, as pairs."""
     pairs = list(entries.items()) if isinstance(entries, Mapping) else entries
     is_list = isinstance(pairs, list | tuple)

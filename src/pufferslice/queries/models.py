@@ -121,7 +121,7 @@ def boosting_importances(
     return task.importances("boosting_importances", model, n_trees, seed, options)
 
 
-def _sklearn() -> Any:  # noqa: ANN401 - it ships no types
+def _sklearn() -> Any:  # it ships no types
     try:
         for part in ("base", "ensemble", "exceptions", "linear_model", "svm"):
             import_module(f"sklearn.{part}")
@@ -150,7 +150,9 @@ class _Task:
             raise ArgumentError(msg)
         return cls(names, target, condition_of(positive), _scales_of(names, scales))
 
-    def linear_query(self, kind: str, regularisation: float, model: Any) -> Query:  # noqa: ANN401 - of scikit-learn
+    def linear_query(
+        self, kind: str, regularisation: float, model: Any
+    ) -> Query:  # of scikit-learn
         """Coefficients and intercept of a linear model."""
         check_above(0, regularisation=regularisation)
 
@@ -166,7 +168,7 @@ class _Task:
     def importances(
         self,
         kind: str,
-        model: Any,  # noqa: ANN401 - of scikit-learn
+        model: Any,  # of scikit-learn
         n_trees: int,
         seed: int,
         options: dict[str, Any],

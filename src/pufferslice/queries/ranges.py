@@ -18,7 +18,7 @@ _ROUNDINGS: Final = 16
 """More than the number of roundings between a point of the range and its scaled coordinates."""
 
 
-def _vector(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as numbers
+def _vector(values: Any) -> Floats:  # whatever numpy can read as numbers
     """A locked array of one dimension; a single number has length one."""
     return locked(np.atleast_1d(locked(values)))
 

@@ -336,7 +336,7 @@ class _Formula:
     high: float = math.inf
 
 
-def _covariance(x: Floats, y: Floats) -> Any:  # noqa: ANN401 - a number
+def _covariance(x: Floats, y: Floats) -> Any:  # a number
     return np.mean((x - x.mean()) * (y - y.mean()))
 
 
@@ -346,13 +346,13 @@ def _correlation(x: Floats, y: Floats) -> float:
     return float(np.clip(_covariance(x, y) / spread, -1, 1)) if spread > 0 else 0.0
 
 
-def _correlation_of_means(means: npt.NDArray[Any], _: float) -> Any:  # noqa: ANN401 - a number
+def _correlation_of_means(means: npt.NDArray[Any], _: float) -> Any:  # a number
     x, y, xx, xy, yy = means
     spread = (xx - x**2) * (yy - y**2)
     return (xy - x * y) / np.sqrt(spread) if spread.real > 0 else 0.0
 
 
-def _std_of_means(means: npt.NDArray[Any], _: float) -> Any:  # noqa: ANN401 - a number
+def _std_of_means(means: npt.NDArray[Any], _: float) -> Any:  # a number
     x, xx = means
     return np.sqrt(xx - x**2) if (xx - x**2).real > 0 else 0.0
 
@@ -363,7 +363,7 @@ def _products(*columns: Floats) -> list[Floats]:
     return [*parts, *(a * b for i, a in enumerate(parts) for b in parts[i:])]
 
 
-def _times_rows(means: npt.NDArray[Any], n_rows: float) -> Any:  # noqa: ANN401 - a number
+def _times_rows(means: npt.NDArray[Any], n_rows: float) -> Any:  # a number
     return n_rows * means[0]
 
 
@@ -415,7 +415,7 @@ def _chosen(statistics: Statistics) -> list[_Statistic]:
     return chosen
 
 
-def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 - one of several types
+def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several types
     if value is None:
         return []
     if kind in ("rate", "count"):

@@ -121,7 +121,7 @@ class _Translated:
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         self._connection = connection
 
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # a cursor
         # ours hold no other question mark, and no percent sign
         return self._connection.execute(statement.replace("?", "%s"), parameters)
 

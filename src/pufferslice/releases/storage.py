@@ -43,7 +43,7 @@ class Event(NamedTuple):
 class Connection(Protocol):
     """A database connection; parameters are written as `?`."""
 
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # a cursor
         """Run one statement and return its cursor."""
         ...
 

@@ -144,7 +144,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any JSON value
+def _structured(kind: Any, value: Any) -> Any:  # any type, any JSON value
     """A JSON value as a value of this type; one of another type is an error."""
     origin, inside = get_origin(kind), get_args(kind)
     if attrs.has(kind) and isinstance(value, dict):

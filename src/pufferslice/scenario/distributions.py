@@ -72,7 +72,7 @@ class Distribution(Protocol):
         """All of the distribution as bytes, for a digest; no two types have the same."""
 
 
-def _without_minus_zero(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read
+def _without_minus_zero(values: Any) -> Floats:  # whatever numpy can read
     return locked(locked(values) + 0.0)
 
 
@@ -494,7 +494,7 @@ def equal_distributions(first: Distribution, second: Distribution) -> bool:
     )
 
 
-def _held_weights(weights: Any, length: int) -> Integers:  # noqa: ANN401 - whatever numpy can read
+def _held_weights(weights: Any, length: int) -> Integers:  # whatever numpy can read
     """Probabilities as integer multiples of 1 / WEIGHT_QUANTA, by largest remainders."""
     weights = locked(weights)
     check_probabilities(weights=weights, length=length)

@@ -28,7 +28,7 @@ _VERSION: Final = 2
 _ROWS_SIDE_BY_SIDE: Final = 64
 
 
-def _owned(values: Any) -> Integers:  # noqa: ANN401 - whatever numpy can read as integers
+def _owned(values: Any) -> Integers:  # whatever numpy can read as integers
     """As `locked_integers`, without a copy of an array that is read-only already."""
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and not values.flags.writeable:
         return np.ascontiguousarray(values)

@@ -283,7 +283,7 @@ class Scenario:
         table: object,
         *,
         column: str,
-        value: Any,  # noqa: ANN401 - a value or a condition
+        value: Any,  # a value or a condition
         shares: Sequence[float],
         query: Query,
         n_rows: int | None = None,

@@ -138,7 +138,7 @@ class SimulatedSample(_Sample):
         )
 
 
-def floats_in(values: Any, what: str) -> Floats:  # noqa: ANN401 - whatever was made elsewhere
+def floats_in(values: Any, what: str) -> Floats:  # whatever was made elsewhere
     """An array of numbers; anything else is refused and not shown."""
     try:
         return np.asarray(values, dtype=np.float64)

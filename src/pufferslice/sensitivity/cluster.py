@@ -158,7 +158,7 @@ def scan_cluster_files(
 
 
 def scan_dask_frame(
-    frame: Any,  # noqa: ANN401 - Dask ships no types
+    frame: Any,  # Dask ships no types
     scan: RowScan,
     client: distributed.Client,
     *,
@@ -235,7 +235,7 @@ def spill_cluster_files(
 
 
 def spill_dask_frame(
-    frame: Any,  # noqa: ANN401 - Dask ships no types
+    frame: Any,  # Dask ships no types
     scan: RowScan,
     histograms: Histograms,
     client: distributed.Client,
@@ -330,8 +330,8 @@ def _spilled(
 
 
 def scan_dask_array(
-    outputs: Any,  # noqa: ANN401 - Dask ships no types
-    labels: Any,  # noqa: ANN401 - as above
+    outputs: Any,  # Dask ships no types
+    labels: Any,
     query: Query,
     grid: BinGrid,
     client: distributed.Client,
@@ -444,7 +444,7 @@ def _sums(
         raise _failed(error) from None
 
 
-def _added_in_tree(client: distributed.Client, level: list[Any]) -> Any:  # noqa: ANN401 - a future
+def _added_in_tree(client: distributed.Client, level: list[Any]) -> Any:  # a future
     while len(level) > 1:
         level = [
             client.submit(added, level[i : i + PARTS_PER_SUM])
@@ -473,7 +473,7 @@ def _failed(error: Exception) -> ClusterError:
     )
 
 
-def _shielded(work: Callable[..., Result], *args: Any) -> Result:  # noqa: ANN401
+def _shielded(work: Callable[..., Result], *args: Any) -> Result:
     """The result of a task. Dask logs its errors, so they must not quote the data."""
     try:
         return work(*args)
@@ -483,7 +483,7 @@ def _shielded(work: Callable[..., Result], *args: Any) -> Result:  # noqa: ANN40
         raise _failed(error) from None
 
 
-def _result(future: distributed.Future) -> Any:  # noqa: ANN401 - of any task
+def _result(future: distributed.Future) -> Any:  # of any task
     try:
         return future.result()
     except PuffersliceError:
@@ -498,25 +498,25 @@ def _result(future: distributed.Future) -> Any:  # noqa: ANN401 - of any task
         raise _failed(error) from None
 
 
-def _itself(value: Any) -> Any:  # noqa: ANN401 - a task that can be run again if its result is lost
+def _itself(value: Any) -> Any:  # a task that can be run again if its result is lost
     return value
 
 
-def _rows_in(part: Any, scan: RowScan) -> Iterator[CountedRows]:  # noqa: ANN401 - task or partition
+def _rows_in(part: Any, scan: RowScan) -> Iterator[CountedRows]:  # task or partition
     if isinstance(part, _Task):
         yield from rows_of_pieces(part.pieces, scan, part.n_skipped)
     elif len(part):
         yield scan.rows(part)
 
 
-def _count(part: Any, scan: RowScan) -> Histograms:  # noqa: ANN401 - as above
+def _count(part: Any, scan: RowScan) -> Histograms:
     tally = Tally(scan.grid, 1)
     for rows in _rows_in(part, scan):
         tally.add_rows(rows)
     return tally.histograms()
 
 
-def _count_block(outputs: Floats, labels: Any, query: Query, grid: BinGrid) -> Histograms:  # noqa: ANN401
+def _count_block(outputs: Floats, labels: Any, query: Query, grid: BinGrid) -> Histograms:
     if not len(labels) and not len(outputs):
         return Histograms.none(grid)
     values = np.asarray(labels)
@@ -542,7 +542,7 @@ class _Facts(NamedTuple):
     counts: Histograms
 
 
-def _count_secrets(part: Any, scan: RowScan) -> Counter[str]:  # noqa: ANN401 - as above
+def _count_secrets(part: Any, scan: RowScan) -> Counter[str]:
     """Rows of each secret."""
     result = Counter[str]()
     for rows in _rows_in(part, scan):
@@ -552,7 +552,7 @@ def _count_secrets(part: Any, scan: RowScan) -> Counter[str]:  # noqa: ANN401 - 
 
 
 def _numbered(
-    part: Any,  # noqa: ANN401 - as above
+    part: Any,
     scan: RowScan,
     cuts: Mapping[str, Cut],
     firsts: Mapping[str, int],

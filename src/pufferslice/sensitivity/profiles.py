@@ -61,7 +61,7 @@ class FiniteProfile(_Directions):
         check_probabilities(weights=self.weights, length=len(self.directions))
 
     @classmethod
-    def of(cls, directions: Any) -> "FiniteProfile":  # noqa: ANN401 - whatever numpy reads
+    def of(cls, directions: Any) -> "FiniteProfile":  # whatever numpy reads
         """The given directions, equally weighted."""
         rows = locked(directions)
         check_unit_rows(directions=rows)

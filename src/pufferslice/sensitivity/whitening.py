@@ -61,7 +61,7 @@ class Shape:
             raise ArgumentError(msg)
 
     @classmethod
-    def of_covariance(cls, covariance: Any) -> "Shape":  # noqa: ANN401 - whatever numpy can read
+    def of_covariance(cls, covariance: Any) -> "Shape":  # whatever numpy can read
         """The shape of noise with this covariance, up to a factor: its mean variance is 1."""
         matrix = locked(covariance)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:

@@ -83,7 +83,7 @@ class Source:
             raise ArgumentError(_ITEMS)
         return examples
 
-    def _batch_of_one(self, item: Any) -> Examples:  # noqa: ANN401 - whatever the dataset gives
+    def _batch_of_one(self, item: Any) -> Examples:  # whatever the dataset gives
         batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):
             raise ArgumentError(_ITEMS)
@@ -95,14 +95,14 @@ class Source:
         return batch
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a dataset gives
+def _plain(value: Any) -> Any:  # whatever a dataset gives
     """Mappings as dicts and sequences as tuples."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return tuple(_plain(part) for part in value) if isinstance(value, tuple | list) else value
 
 
-def _as_row(value: Any) -> Tensor:  # noqa: ANN401 - a tensor, an array or a number
+def _as_row(value: Any) -> Tensor:  # a tensor, an array or a number
     try:
         # as torch's collate function, which converts a float to float64
         return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)[None]

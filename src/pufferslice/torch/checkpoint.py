@@ -177,13 +177,13 @@ def _damaged(where: str) -> TrainingError:
     )
 
 
-def _form(entry: Any) -> tuple[Any, ...]:  # noqa: ANN401 - whatever a module keeps
+def _form(entry: Any) -> tuple[Any, ...]:  # whatever a module keeps
     if isinstance(entry, Tensor):
         return (tuple(entry.shape), entry.dtype)
     return (type(entry),)
 
 
-def _content_digest(content: Any) -> str:  # noqa: ANN401 - nested dictionaries and lists
+def _content_digest(content: Any) -> str:  # nested dictionaries and lists
     """SHA-256 of everything in a content, in order, whatever the checksums of the file."""
     state = hashlib.sha256()
     for part in _parts(content):
@@ -192,7 +192,7 @@ def _content_digest(content: Any) -> str:  # noqa: ANN401 - nested dictionaries 
     return state.hexdigest()
 
 
-def _parts(value: Any) -> Iterator[bytes | memoryview]:  # noqa: ANN401 - as above
+def _parts(value: Any) -> Iterator[bytes | memoryview]:
     if isinstance(value, Tensor):
         plain = value.detach().cpu().contiguous()
         yield f"{plain.dtype} {tuple(plain.shape)} {value.requires_grad}".encode()

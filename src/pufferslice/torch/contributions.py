@@ -347,7 +347,7 @@ def product_bytes(n_tokens: int, n_out: int, n_in: int) -> int:
     return 8 * n_tokens * (n_tokens + n_out + n_in) if n_tokens > 1 else 0
 
 
-def convolution_gradients(layer: Any, inputs: Tensor, outputs: Tensor) -> Dense:  # noqa: ANN401 - of three types
+def convolution_gradients(layer: Any, inputs: Tensor, outputs: Tensor) -> Dense:  # of three types
     """Weight gradients of a convolution, by one backward pass with the examples as groups."""
     n, weight, zeros = len(inputs), layer.weight, [0] * len(layer.stride)
     geometry = (layer.stride, layer.padding, layer.dilation, False, zeros, n * layer.groups)

@@ -71,7 +71,7 @@ class Processes:
             self._broadcast(outcome)
         return result
 
-    def _broadcast(self, outcome: Any) -> Any:  # noqa: ANN401 - any result
+    def _broadcast(self, outcome: Any) -> Any:  # any result
         """The outcome of the first process, in every process."""
         outcomes = [outcome]
         with self._exchange():

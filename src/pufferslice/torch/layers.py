@@ -63,7 +63,7 @@ def adapt_transformers(copy: nn.Module) -> None:
 
 
 def _never_skipping(build: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    def build_mask(*args: Any, **kwargs: Any) -> Tensor | None:  # noqa: ANN401 - as `build`
+    def build_mask(*args: Any, **kwargs: Any) -> Tensor | None:  # as `build`
         of_replica = hasattr(kwargs.get("config"), _MARK)
         if of_replica and kwargs.get("attention_mask") is not None:
             kwargs |= _NEVER_LEFT_OUT
@@ -225,7 +225,7 @@ class Pass:
         inputs, self._inputs = self._inputs, []
         return inputs
 
-    def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # noqa: ANN401 - of five types
+    def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # of five types
         """The layer's output, with masks from the generator of the block."""
         if not (layer.training and layer.p):
             return inputs
@@ -268,7 +268,7 @@ class Outline(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001 - as torch says
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - as torch has it
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as torch has it
         values = tree_leaves((args, kwargs))
         next(value for value in values if isinstance(value, Outline)).refuse()
 
@@ -312,7 +312,7 @@ def known_layers(model: nn.Module, trained: Sequence[Tensor]) -> list[nn.Module]
     return layers
 
 
-def _is_known(module: Any) -> bool:  # noqa: ANN401 - any module, one type a line
+def _is_known(module: Any) -> bool:  # any module, one type a line
     kind = type(module)
     if "forward" in module.__dict__:
         return False
@@ -349,7 +349,7 @@ def is_dropout(module: nn.Module) -> bool:
     return type(module) in kinds and "forward" not in module.__dict__ and not module.inplace
 
 
-def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: ANN401 - a known type
+def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # a known type
     """The forward pass of the copy of a tapped layer; other ways to call it are refused."""
     if type(layer) in _RECURRENT:
         return lambda inputs, hx=None: _recurrent(layer, run, inputs, hx)
@@ -395,7 +395,7 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
     return forward
 
 
-def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN401 - as torch's own
+def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # as torch's own
     """`nn.LSTM`, `nn.GRU` or `nn.RNN`, as torch documents it."""
     is_lstm = layer.mode == "LSTM"
     if not isinstance(inputs, Tensor) or inputs.dim() not in {2, 3}:
@@ -452,8 +452,8 @@ def _constant(layer: nn.Module, name: str | None) -> Tensor | None:
 
 
 def _attention(
-    layer: Any,  # noqa: ANN401 - an nn.MultiheadAttention
-    copy: Any,  # noqa: ANN401 - as above
+    layer: Any,  # an nn.MultiheadAttention
+    copy: Any,
     run: Pass,
     query: Tensor,
     key: Tensor,
@@ -559,14 +559,14 @@ def layer_contributions(
     return {place: added(those) for place, those in contributions.items()} | products
 
 
-def _unscaled(layer: Any, values: Tensor) -> Tensor:  # noqa: ANN401 - a LayerNorm or GroupNorm
+def _unscaled(layer: Any, values: Tensor) -> Tensor:  # a LayerNorm or GroupNorm
     """Values summed over all but the examples and the entries of the weight."""
     if isinstance(layer, nn.LayerNorm):
         return values.reshape(len(values), -1, layer.weight.numel()).sum(1)
     return values.reshape(*values.shape[:3], -1).sum((1, 3))
 
 
-def _rows(layer: Any, inputs: Tensor, outputs: Tensor) -> Rows:  # noqa: ANN401 - an nn.Embedding
+def _rows(layer: Any, inputs: Tensor, outputs: Tensor) -> Rows:  # an nn.Embedding
     """One vector per example and distinct row."""
     n, n_rows = len(inputs), layer.num_embeddings
     ids = inputs.reshape(n, -1).long()

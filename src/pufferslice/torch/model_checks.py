@@ -147,7 +147,7 @@ def check_optimizer(optimizer: Optimizer, layout: ParameterLayout) -> None:
             raise ArgumentError(msg)
 
 
-def check_scheduler(scheduler: Any, optimizer: Optimizer) -> None:  # noqa: ANN401 - torch has no common class
+def check_scheduler(scheduler: Any, optimizer: Optimizer) -> None:  # torch has no common class
     """Raise unless the schedule belongs to the optimizer and depends on the step number only."""
     if scheduler is None:
         return
@@ -311,7 +311,7 @@ def _group_norm_for(name: str, layer: _BatchNorm) -> nn.GroupNorm:
     return group_norm.train(layer.training)
 
 
-def _step_needs_arguments(stepping: Any) -> bool:  # noqa: ANN401 - an optimizer or a scheduler
+def _step_needs_arguments(stepping: Any) -> bool:  # an optimizer or a scheduler
     """Whether `step` of the class requires arguments; schedulers wrap that of the instance."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     _self, *arguments = inspect.signature(type(stepping).step).parameters.values()

@@ -75,7 +75,7 @@ class _Run(NamedTuple):
     data_loader: Loader
 
     @property
-    def sampler(self) -> Any:  # noqa: ANN401 - Opacus ships no types
+    def sampler(self) -> Any:  # Opacus ships no types
         sampler = self.data_loader.batch_sampler
         return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
 
@@ -144,7 +144,9 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
             raise ArgumentError(msg)
         return float(self.plan.noise_multipliers[self._n_taken])
 
-    def watch(self, *, module: Any, optimizer: DPOptimizer, data_loader: Loader) -> None:  # noqa: ANN401 - the wrapped module, or its hooks
+    def watch(
+        self, *, module: Any, optimizer: DPOptimizer, data_loader: Loader
+    ) -> None:  # the wrapped module, or its hooks
         """Check the run now and at every step; call it again if the objects change.
 
         With `BatchMemoryManager` the data loader is the one that the manager returns.
@@ -225,7 +227,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         """The hook that the optimizer calls between noise and update; used by `make_private`."""
         return self._before_update
 
-    def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - as Opacus has it
+    def state_dict(self, destination: Any = None) -> Any:  # as Opacus has it
         """The plan and the number of its steps that were taken, as JSON values."""
         state = {} if destination is None else destination
         values = (self.mechanism(), self.plan.to_json(), self._n_taken)

@@ -36,7 +36,9 @@ class PrivateLoader:
     the plan. A batch may be empty: its tensors have no rows, and its step is noise only.
     """
 
-    def __init__(self, trainer: Trainer, batches: Iterator[Batch], dataset: Any) -> None:  # noqa: ANN401 - any map-style dataset
+    def __init__(
+        self, trainer: Trainer, batches: Iterator[Batch], dataset: Any
+    ) -> None:  # any map-style dataset
         self._trainer = trainer
         self._batches = batches
         self.dataset: Final = dataset
@@ -93,7 +95,7 @@ class PrivateOptimizer(Optimizer):
         self._guard = optimizer.register_step_pre_hook(self._check_caller)
         self._share()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - whatever the closure gives
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # whatever the closure gives
         """Take the plan's next step on the current batch.
 
         A `closure` is called once, before the step, and its result is returned; the step does not
@@ -187,7 +189,7 @@ class PrivateOptimizer(Optimizer):
 def make_private(
     model: nn.Module,
     optimizer: Optimizer,
-    dataset: Any,  # noqa: ANN401 - any map-style dataset
+    dataset: Any,  # any map-style dataset
     plan: TrainingPlan,
     *,
     loss_fn: LossFunction,

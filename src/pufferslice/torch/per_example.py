@@ -192,7 +192,9 @@ class PerExample:
         def run_one(example: Examples) -> tuple[Any, Tensor, list[Tensor]]:
             """Gradients of one example for the `dense` parameters and the taps, loss and inputs."""
 
-            def loss_of_one(dense_values: list[Tensor], zeros: list[Tensor]) -> Any:  # noqa: ANN401 - a tensor and a list
+            def loss_of_one(
+                dense_values: list[Tensor], zeros: list[Tensor]
+            ) -> Any:  # a tensor and a list
                 pairs = zip(dense, dense_values, strict=True)
                 trained = {id(self._layout.parameters[i]): value for i, value in pairs}
                 run = Pass(_constants(trained), layers, generator, calls, zeros)
@@ -359,11 +361,11 @@ class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 - as torch has it
-        types: Any,  # noqa: ANN401 - as above
-        args: Any = (),  # noqa: ANN401 - as above
-        kwargs: Any = None,  # noqa: ANN401 - as above
-    ) -> Any:  # noqa: ANN401 - as above
+        func: Any,  # as torch has it
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         outputs = func(*args, **(kwargs or {}))
         before = {t.untyped_storage()._cdata for t in _tensors(args)}  # noqa: SLF001 - no public name
         for tensor in _tensors(outputs):
@@ -372,7 +374,7 @@ class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outputs
 
 
-def _tensors(values: Any) -> list[Tensor]:  # noqa: ANN401 - any structure
+def _tensors(values: Any) -> list[Tensor]:  # any structure
     return [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
 
 
@@ -501,7 +503,7 @@ _dispatching: dict[type, Any] = {}
 """Tensor classes of the user, with their original `__torch_dispatch__`."""
 
 
-def _info_or_refusal(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as VmapInfo
+def _info_or_refusal(*args: Any, **kwargs: Any) -> Any:  # as VmapInfo
     if _n_worlds and not getattr(custom_rule, "is_running", False):
         msg = "an autograd.Function or operator has a custom vmap rule, which sees all examples"
         raise WholeBlockError(msg)
@@ -576,15 +578,15 @@ class _Probe(torch.autograd.Function):
         return values.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - as torch has it
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # as torch has it
         pass
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ANN401, ARG004 - as torch has it
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004 - as torch has it
         return gradient
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, values: Tensor) -> tuple[Tensor, int]:  # noqa: ANN401, ARG004 - as torch has it
+    def vmap(info: Any, in_dims: Any, values: Tensor) -> tuple[Tensor, int]:  # noqa: ARG004 - as torch has it
         return values.clone(), 0
 
 

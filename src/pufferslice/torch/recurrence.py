@@ -87,20 +87,20 @@ class _Recurrence(Function):
         return outputs, cells, gates
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # torch's
         ctx.kind = inputs[0]
         ctx.save_for_backward(*inputs[3:], *output)
         ctx.mark_non_differentiable(output[2])
 
     @staticmethod
-    def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # noqa: ANN401 - torch's
+    def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # torch's
         with _running_custom_rule():
             gradients = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         inputs, hidden, start, cell = gradients
         return None, inputs, hidden if ctx.kind == "GRU" else inputs, None, start, cell
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # noqa: ANN401 - torch's
+    def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # torch's
         n, dims = info.batch_size, in_dims[1:]
         inputs, hidden = (_joined(tensors[i], n, dims[i], 1) for i in (0, 1))
         start, cell = (_joined(tensors[i], n, dims[i], 0) for i in (3, 4))
@@ -166,11 +166,11 @@ class _Backward(Function):
         return gradients, hidden.clone() if kind != "GRU" else hidden, of_state, of_cell
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # torch's
         """Second derivatives are not supported."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # noqa: ANN401 - torch's
+    def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # torch's
         n, places = info.batch_size, (1, 1, None, 0, 0, 1, 1, 1)
         joined = [
             tensor if place is None else _joined(tensor, n, dim, place)

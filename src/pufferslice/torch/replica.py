@@ -87,7 +87,7 @@ class Replica:
         self._copies: dict[int, Any] = {}
         self._originals: list[object] = []
 
-    def of(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any attribute of a model
+    def of(self, value: Any, place: str) -> Any:  # any attribute of a model
         """The copy of a value; `place` is its name in messages."""
         if _is_shared(type(value)):
             return value
@@ -99,7 +99,7 @@ class Replica:
         self._copies[id(value)] = copy
         return copy
 
-    def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401 - one case a line
+    def _copied(self, value: Any, place: str) -> Any:  # one case a line
         if isinstance(value, nn.Module):
             return self._module(value, place)
         if isinstance(value, Tensor):
@@ -155,7 +155,7 @@ class Replica:
         self._run.adapt(module, copy)
         return copy
 
-    def _builtin(self, function: types.BuiltinFunctionType, place: str) -> Any:  # noqa: ANN401 - a callable
+    def _builtin(self, function: types.BuiltinFunctionType, place: str) -> Any:  # a callable
         """A function written in C, for example a method of a list."""
         owner = function.__self__
         if owner is None or isinstance(owner, type | types.ModuleType):
@@ -191,7 +191,7 @@ class Replica:
         copy.__dict__.update({key: self.of(mark, where) for key, mark in marks.items()})
         return copy
 
-    def _container(self, value: Any, place: str) -> Any:  # noqa: ANN401 - a container
+    def _container(self, value: Any, place: str) -> Any:  # a container
         kind = type(value)
         if kind in {dict, OrderedDict, Counter, defaultdict}:
             factory = (self.of(value.default_factory, place),) if kind is defaultdict else ()
@@ -214,7 +214,7 @@ class Replica:
             return kind(self.of(entry, place) for entry in value)
         raise _refused(value, place)
 
-    def _instance(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any object
+    def _instance(self, value: Any, place: str) -> Any:  # any object
         """An object of a class written in Python: its state is in `__dict__` and `__slots__`."""
         try:
             copy = object.__new__(type(value))
@@ -266,7 +266,7 @@ def _is_cached(member: object) -> bool:
     return isinstance(member, functools._lru_cache_wrapper)  # noqa: SLF001 - no public name
 
 
-def _functions(member: Any) -> list[types.FunctionType]:  # noqa: ANN401 - a member of a class
+def _functions(member: Any) -> list[types.FunctionType]:  # a member of a class
     functions: list[Any]
     if isinstance(member, staticmethod | classmethod):
         functions = [member.__func__]
@@ -303,7 +303,7 @@ def _members_with_state(kind: type) -> tuple[tuple[str, Any, bool], ...]:
     return tuple(members)
 
 
-def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401 - any type, one case a line
+def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # any type, one case a line
     """Whether a function, or what it closes over, holds something that a run could write to."""
     if _is_shared(type(value)) or any(value is part for part in within):
         return False

@@ -384,7 +384,7 @@ def held_out_metrics(model: nn.Module, loss: LossFunction, records: Records) -> 
     return metrics if loss is cross_entropy else {"held_out_loss": evaluation.mean_loss}
 
 
-def call_named(name: str, folder: Path, *arguments: object) -> Any:  # noqa: ANN401 - of the user
+def call_named(name: str, folder: Path, *arguments: object) -> Any:  # of the user
     """The result of the function `module:function`, whose module may lie in `folder`."""
     with _modules_of(folder):
         return function_named(name, folder)(*arguments)

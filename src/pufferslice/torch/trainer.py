@@ -119,7 +119,7 @@ class Trainer:
         plan: TrainingPlan,
         *,
         folder: str | os.PathLike[str] | None = None,
-        scheduler: Any = None,  # noqa: ANN401 - torch has no common class
+        scheduler: Any = None,  # torch has no common class
         blocks_in_flight: int | None = None,
         on_step: Callable[["StepReport"], None] | None = None,
     ) -> None:
@@ -213,7 +213,7 @@ class Trainer:
 
     def batches(
         self,
-        dataset: Any,  # noqa: ANN401 - any map-style dataset
+        dataset: Any,  # any map-style dataset
         *,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         n_workers: int = 0,

@@ -27,7 +27,7 @@ import numpy as np
 
 def shifted(world, plan):
     logits = np.random.default_rng().normal(size=(6, 3))
-    logits[np.arange(6), [0, 1, 2, 0, 1, 2]] += 3 * (np.arange(6) >= 3) * (world == "second")
+    logits[np.arange(6), [0, 1, 2, 0, 1, 2]] += 8 * (np.arange(6) >= 3) * (world == "second")
     return logits.ravel()
 """
 

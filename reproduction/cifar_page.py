@@ -59,7 +59,9 @@ it and for this page.
 Weights, order of the images, worlds and the batches of the runs without privacy come from the seed
 {SEED}. Noise and private batches come from the operating system and have no seed, so accuracies of
 another attempt differ a little; a test accuracy of 10,000 images has a standard error of up to
-0.5 %. Minutes are those of one core of a machine that did other work at the same time.
+0.5 %. Minutes are those of one core of a machine that did other work at the same time; two runs
+were also paused for more than an hour in the middle of a step, which is in their minutes
+(`ladder-1024-10`, `attack-0p56`). Undisturbed, a run of either kind takes about ten.
 
 **A ladder instead of a run for every point.** Accuracy depends on the sampling rate, the clipping
 and the noise multiplier, and not on the account by which the noise was chosen. So eight noise

@@ -85,9 +85,29 @@ class Silent(Shelf):
         return {key: about[key] for key in ("name", "size", "type")}
 
 
+class Listed(Shelf):
+    """A filesystem that remembers what is in a folder, as those of object stores do."""
+
+    protocol = "listed"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(str(path).removeprefix("listed://"))
+
+    def ls(self, path, detail=True, **kwargs):
+        path = self._strip_protocol(path)
+        if path not in self.dircache:
+            self.dircache[path] = super().ls(path, detail=True, **kwargs)
+        found = self.dircache[path]
+        return found if detail else sorted(entry["name"] for entry in found)
+
+    def invalidate_cache(self, path=None):
+        self.dircache.clear()
+
+
 @pytest.fixture(autouse=True)
 def _filesystems():
-    for kind in (Shelf, Torn, Silent):
+    for kind in (Shelf, Torn, Silent, Listed):
         fsspec.register_implementation(kind.protocol, kind, clobber=True)
     yield
     fsspec.filesystem("memory").rm("/", recursive=True)
@@ -305,3 +325,12 @@ def test_passwords_wherever_they_stand_are_refused(url):
 def test_one_path_on_two_hosts_is_two_files():
     here, there = (RemoteFile(f"http://{host}/x.parquet").place for host in ("a.test", "b.test"))
     assert here != there
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("end", ["", "/*.parquet"])
+def test_a_file_that_is_added_later_is_read(folder, end):
+    url = f"listed://{folder}{end}"
+    assert read_table(url).num_rows == 100
+    pa.parquet.write_table(TABLE, folder / "part-4.parquet")
+    assert read_table(url).num_rows == 200

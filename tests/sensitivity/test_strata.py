@@ -594,3 +594,20 @@ class TestStorage:
         stratum = Stratum(np.array([[np.nan, 0.0]]), np.array([1]))
         with pytest.raises(StorageError, match="finite"):
             stratum_distribution(stratum, None, np.zeros(2))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("column", range(3))
+def test_a_change_of_any_column_after_the_scan_is_refused(column):
+    rng = np.random.default_rng(5)
+    rows = rng.uniform(-1, 1, size=(40, 3))
+    scan = RowScan.of(QUERY, secret=GROUP, profile=FiniteProfile.axes(dim=3), n_bins=64)
+
+    def table(values):
+        return pa.table({GROUP: ["a", "b"] * 20, **dict(zip(NAMES, values.T, strict=True))})
+
+    histograms = scan_tables([table(rows)], scan)
+    assert spill_tables([table(rows)], scan, histograms)
+    rows[:, column] /= 100
+    with pytest.raises(ScenarioError, match="rows are not those"):
+        spill_tables([table(rows)], scan, histograms)

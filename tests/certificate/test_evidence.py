@@ -254,6 +254,7 @@ def at(row, column, value):
         recipe(cost="delta", noise_std=0.0),
         recipe(seed=3),
         state(lambda facts: facts["full"]["recipe"].pop("rate")),
+        state(lambda facts: facts["full"]["recipe"].pop("epsilon")),
         state(lambda facts: facts["full"].update(recipe=[])),
         state(lambda facts: facts.update(full=None)),
         state(lambda facts: facts["full"].pop("has_tables")),

@@ -251,13 +251,17 @@ class Evidence:
                 raise CertificateError(msg)
             full = full_of_slices(slices, limits, scales)
         else:
-            recipe, has_tables = facts["full"]["recipe"], facts["full"]["has_tables"]
+            stored, has_tables = facts["full"]["recipe"], facts["full"]["has_tables"]
+            recipe = None if stored is None else Recipe(**stored)
+            if recipe is not None and attrs.asdict(recipe) != stored:
+                msg = f"the evidence does not say how its couplings were found. {CHANGED}"
+                raise CertificateError(msg)
             full = Full(
                 dim=len(query["names"]),
                 differences=_unpacked(MatchingTables, "full", arrays) if has_tables else None,
                 from_range=facts["full"]["from_range"],
                 shape=Shape(whitening=arrays["whitening"]) if "whitening" in arrays else None,
-                recipe=None if recipe is None else Recipe(**recipe),
+                recipe=recipe,
             )
         evidence = cls(
             slices=slices,

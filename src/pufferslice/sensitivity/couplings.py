@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, final, get_args
 
 import attrs
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from scipy.special import logsumexp
@@ -366,7 +366,8 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
 
     def solved(costs: Floats) -> Pieces:
         if is_assignment:
-            _, columns = linear_sum_assignment(costs[first][:, second])
+            # scipy loads its package of solvers, a tenth of our start, when it is asked for it.
+            _, columns = scipy.optimize.linear_sum_assignment(costs[first][:, second])
             return _joined(first, second[columns], np.full(n_units, unit))
         flows, room = np.empty((2, len(b.masses), len(a.masses)), dtype=np.int64)
         transport(costs, a.masses, b.masses, flows, room)

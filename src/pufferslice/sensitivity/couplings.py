@@ -13,9 +13,7 @@ from typing import Final, Literal, NamedTuple, final, get_args
 
 import attrs
 import numpy as np
-import scipy
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
+import scipy  # loads its packages of solvers when one is asked for: our start is shorter
 from scipy.special import logsumexp
 
 from pufferslice._core.arrays import Floats, Integers
@@ -366,7 +364,6 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
 
     def solved(costs: Floats) -> Pieces:
         if is_assignment:
-            # scipy loads its package of solvers, a tenth of our start, when it is asked for it.
             _, columns = scipy.optimize.linear_sum_assignment(costs[first][:, second])
             return _joined(first, second[columns], np.full(n_units, unit))
         flows, room = np.empty((2, len(b.masses), len(a.masses)), dtype=np.int64)
@@ -395,8 +392,8 @@ def _bottleneck(squares: Floats) -> float:
     low, high = 0, len(candidates) - 1
     while low < high:
         middle = (low + high) // 2
-        near = csr_array(squares <= candidates[middle])
-        if (maximum_bipartite_matching(near) >= 0).all():
+        near = scipy.sparse.csr_array(squares <= candidates[middle])
+        if (scipy.sparse.csgraph.maximum_bipartite_matching(near) >= 0).all():
             high = middle
         else:
             low = middle + 1

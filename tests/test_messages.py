@@ -21,7 +21,6 @@ import pufferslice as ps
 from pufferslice._core.arrays import locked, locked_integers
 from pufferslice._core.threads import silent
 from pufferslice.audit import TrainingRuns
-from pufferslice.calibration.epsilon_delta import direct_delta_joint
 from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.cli import app
@@ -40,7 +39,6 @@ RECORDS = ps.Scenario.from_records(TABLE, secret="site", query=ps.queries.column
 LINE = ps.FiniteProfile.axes(dim=1)
 TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
 CERTIFICATE = ps.certify_release(SCENARIO, TARGET.along(LINE))
-SLICES = CERTIFICATE.evidence.slices
 DOCUMENT = {
     "data": {"dataset": "adult"},
     "secret": {"column": "race"},
@@ -84,10 +82,6 @@ def changed(section, **keys):
 IN_PYTHON = [
     (lambda: locked("words"), "expected numbers, got str"),
     (lambda: locked_integers([0.5]), "expected integers, got list"),
-    (
-        lambda: direct_delta_joint(attrs.evolve(SLICES, missing=[0.1]), 1.0, 1.0),
-        "the direct view needs gaps on all levels along a finite profile; use another view",
-    ),
     (
         lambda: attrs.evolve(
             CERTIFICATE.evidence, full=attrs.evolve(CERTIFICATE.evidence.full, dim=2)

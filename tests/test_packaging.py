@@ -40,6 +40,7 @@ SHIPPED = (
     "pufferslice/py.typed",
 )
 UNPACKED = {
+    ".github",
     ".gitignore",
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
@@ -62,6 +63,7 @@ UNPACKED = {
     "mkdocs.yml",
     "noxfile.py",
     "pyproject.toml",
+    "recipe",
     "reproduction",
     "src",
     "tests",
@@ -270,7 +272,6 @@ def test_the_recipe_asks_for_what_the_project_asks_for():
 
 
 def test_workflows_run_every_classified_python():
-    """.github is not in the source archive, so the test is one of a checkout."""
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     tested = re.findall(r'python: "([\d.]+)", session: tests-\1 ', workflow)
     classified = [line.rpartition(" ")[2] for line in PROJECT["classifiers"]]

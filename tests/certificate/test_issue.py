@@ -13,8 +13,7 @@ from tests import oracles
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.certificate import certify_release, spent, verify
-from pufferslice.certificate.issue import under_scenario
+from pufferslice.certificate import certify_release, spent, under_scenario, verify
 from pufferslice.errors import ArgumentError, CalibrationError, PuffersliceError, ScenarioError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution

@@ -17,9 +17,8 @@ from tests.json_edits import put
 
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.certificate import certify_release, spent, verify
+from pufferslice.certificate import certify_release, spent, under_scenario, verify
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.scenario.distributions import (

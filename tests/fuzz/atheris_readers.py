@@ -7,29 +7,22 @@ The reader, how many inputs, and the seed. An input on which anything but a libr
 ends the run with an error, and lies beside as crash-*.
 """
 
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 import atheris
 
-COMPILED = (
-    "pufferslice.calibration.guessing",
-    "pufferslice.audit.bins",
-    "pufferslice.baselines.sinkhorn",
-    "pufferslice.baselines.transport",
-    "pufferslice._core.kernels",
-    "pufferslice.sensitivity.binned",
-    "pufferslice.sensitivity.kernels",
-    "pufferslice.sensitivity.tables",
-    "pufferslice.calibration.noise",
-    "pufferslice.sensitivity.renyi",
-    "pufferslice.learning.sampling",
-    "pufferslice.torch.contributions",
-)
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+COMPILED = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    for path in sorted(SOURCE.rglob("*.py"))
+    if re.search(r"^@(summing_)?kernel$", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
 """Compiled by numba, which cannot read instrumented code."""
 
-with atheris.instrument_imports(include=["pufferslice"], exclude=list(COMPILED)):
+with atheris.instrument_imports(include=["pufferslice"], exclude=COMPILED):
     from tests.fuzz.readers import good_files, read
 
     import pufferslice.torch.checkpoint  # noqa: F401 - imported late by its reader

@@ -11,7 +11,6 @@ import traceback
 from functools import partial
 
 import attrs
-import dask.array
 import dask.dataframe
 import dask.sizeof
 import distributed
@@ -43,7 +42,6 @@ from pufferslice.sensitivity.cluster import (
     ClusterStrata,
     cluster_client,
     scan_cluster_files,
-    scan_dask_array,
     scan_dask_frame,
     spill_cluster_files,
     spill_dask_frame,
@@ -132,45 +130,6 @@ class TestDask:
         assert set(scan_dask_frame(few, SCAN, client).n_rows) == {"rare"}
         with pytest.raises(TableError, match="no rows to count"):
             scan_dask_frame(frame[frame["group"] == "nobody"], SCAN, client)
-
-    @pytest.mark.parametrize("chunks", [(5_000, 2), (777, 1)])
-    def test_array(self, client, folder, whole, chunks):
-        table = pa.parquet.read_table(folder)
-        outputs = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
-        labels = np.array(table["group"].to_pylist())
-        found = scan_dask_array(
-            dask.array.from_array(outputs, chunks=chunks),
-            dask.array.from_array(labels, chunks=4_000),
-            QUERY,
-            SCAN.grid,
-            client,
-        )
-        assert found == whole
-
-    @pytest.mark.soundness
-    @pytest.mark.parametrize(
-        "labels", [[1.0, np.nan, 2.0], np.array(["a", None, "b"], dtype=object)]
-    )
-    def test_a_missing_label_is_no_secret(self, client, labels):
-        outputs = dask.array.zeros((3, 2), chunks=(3, 2))
-        with pytest.raises(TableError, match="'labels' has 1 missing values in 3 rows"):
-            scan_dask_array(
-                outputs, dask.array.from_array(np.asarray(labels), 3), QUERY, SCAN.grid, client
-            )
-
-    def test_an_empty_block_is_skipped(self, client):
-        outputs = dask.array.zeros((4, 2), chunks=((0, 4), 2))
-        labels = dask.array.from_array(np.array([1.0, 1.0, 2.0, 2.0]), chunks=((0, 4),))
-        found = scan_dask_array(outputs, labels, QUERY, SCAN.grid, client)
-        assert found.n_rows == {"1": 2, "2": 2}
-
-    def test_array_of_another_shape(self, client):
-        line = dask.array.zeros(10)
-        with pytest.raises(ArgumentError, match="2 and 1 axes, got 1 and 1"):
-            scan_dask_array(line, line, QUERY, SCAN.grid, client)
-        square = dask.array.zeros((10, 2))
-        with pytest.raises(ArgumentError, match="counted on a public range"):
-            scan_dask_array(square, line, columns(["x", "y"]), SCAN.grid, client)
 
 
 class TestStrata:

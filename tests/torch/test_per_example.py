@@ -23,6 +23,7 @@ import pytest
 import torch
 from tests.torch.engine import RADIUS, Engine, clipped_rows
 from torch import nn
+from torch._functorch import eager_transforms
 from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -33,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.torch import validate
+from pufferslice.torch import per_example, validate
 from pufferslice.torch.per_example import seeded
 
 pytestmark = [
@@ -855,6 +856,29 @@ def test_no_example_sees_another(name):
         assert engine.method.at_once == (name in AT_ONCE), engine.method
     if name.startswith("weight written to"):
         assert "writes to its parameters" in str(engine.method)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("place", "name", "other"),
+    [
+        (per_example, "_info_or_refusal", per_example._vmap_info),
+        (TorchDispatchMode, "__enter__", lambda self: self),
+        (torch.Tensor, "__repr__", lambda self: "a tensor"),
+        (eager_transforms, "is_functorch_wrapped_tensor", lambda tensor: False),
+    ],
+)
+def test_under_a_torch_whose_switches_moved_examples_run_one_by_one(
+    place, name, other, monkeypatch
+):
+    """As a version might have it in which a private name is no longer on the way."""
+    assert prepared(net(MIDDLES["plain"])).method.at_once
+    with monkeypatch.context() as patched:
+        patched.setattr(TorchDispatchMode, "__exit__", lambda *_: None)
+        patched.setattr(place, name, other)
+        method = prepared(net(MIDDLES["plain"])).method
+    assert not method.at_once
+    assert "lets code see all examples" in str(method)
 
 
 @pytest.mark.soundness

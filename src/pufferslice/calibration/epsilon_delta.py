@@ -143,26 +143,6 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     return np.asarray(np.where(no_delta, 0.0, np.maximum(direct, 0.0)))
 
 
-def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> float:
-    """Sum over slices of weight times the mean over the gap table of `gaussian_delta`.
-
-    The largest over instances. Sound because hockey-stick divergences are jointly convex.
-    """
-    check_above(0, noise_std=noise_std)
-    check_at_least(0, epsilon=epsilon)
-    if not isinstance(slices.differences, GapTables):
-        msg = (
-            "the direct view reads gap tables, which Gaussian priors do not have; use another view"
-        )
-        raise ArgumentError(msg)
-    if slices.missing.any() or slices.sphere is not None:
-        msg = "the direct view needs gaps on all levels along a finite profile; use another view"
-        raise ArgumentError(msg)
-    margin = grid_margin(slices.profile.dim, noise_std)
-    found = _joint_deltas(slices.differences, noise_std, margin, slices.profile.weights)
-    return float(found(np.full(slices.differences.n_instances, epsilon)).max())
-
-
 def views_of(
     slices: Slices | None,
     full: Full,
@@ -525,7 +505,10 @@ def _largest(tables: DistanceTables, epsilons_of: Callable[[DistanceTables], Flo
 def _joint_deltas(
     tables: DistanceTables, noise_std: float, margin: float, weights: Floats
 ) -> Callable[[Floats], Floats]:
-    """Mean over the slices of the delta of each instance at its own epsilon."""
+    """Mean over the slices of the delta of each instance at its own epsilon.
+
+    Sound because hockey-stick divergences are jointly convex.
+    """
 
     def deltas_at(epsilons: Floats) -> Floats:
         each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)

@@ -3,7 +3,7 @@
 
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.composition import ComposedReleases, compose
-from pufferslice.certificate.issue import certify_release, spent
+from pufferslice.certificate.issue import certify_release, spent, under_scenario
 from pufferslice.certificate.signing import new_key_pair, sign
 from pufferslice.certificate.sweep import Sweep, what_if
 from pufferslice.certificate.training import (
@@ -28,6 +28,7 @@ __all__ = [
     "secret_epsilon",
     "sign",
     "spent",
+    "under_scenario",
     "verdict",
     "verify",
     "what_if",

@@ -398,7 +398,7 @@ def _confidence(
     """How the claim may fail; raise unless `failure_probability` is given exactly where it can."""
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
     in_closed_form = isinstance(profile, WholeSphere)
-    # A claim in which a rare output may tell the secret.
+    # A claim in which a rare output may reveal the secret.
     in_delta = not isinstance(target, Guarantee)
     if sampled and (in_closed_form or not target.is_sliced):
         if scenario.query.range is None and not (in_delta and scenario.dim == 1):

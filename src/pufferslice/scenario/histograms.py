@@ -347,12 +347,6 @@ class Histograms:
             raise ArgumentError(msg)
         _check_counts(self.counts, self.grid)
 
-    @classmethod
-    def none(cls, grid: BinGrid) -> "Histograms":
-        """No rows at all."""
-        counts = np.zeros((0, grid.n_directions, grid.n_bins), dtype=np.int64)
-        return cls(grid=grid, secrets=(), counts=counts)
-
     @property
     def n_rows(self) -> dict[str, int]:
         """Rows of each secret; confidential."""

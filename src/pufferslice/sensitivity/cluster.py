@@ -19,19 +19,15 @@ from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_count
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, n_cores, silent
-from pufferslice.data.frames import frame_of, labels_of
 from pufferslice.data.readers import Piece, data_files, pieces_of
 from pufferslice.errors import ArgumentError, ClusterError, MissingExtraError, PuffersliceError
-from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid, Histograms, Strata, added
-from pufferslice.scenario.simulator import floats_in
 from pufferslice.sensitivity.binned import CountedRows, Tally, grouped
 from pufferslice.sensitivity.scan import (
     START,
     Checkpoint,
     RowScan,
     check_some,
-    counted_outputs,
     rows_of_pieces,
 )
 from pufferslice.sensitivity.strata import (
@@ -52,7 +48,6 @@ from pufferslice.sensitivity.tables import MatchingTables
 
 try:
     import dask
-    import dask.array
     import dask.dataframe
     import dask.sizeof
     import distributed
@@ -329,37 +324,6 @@ def _spilled(
     }
 
 
-def scan_dask_array(
-    outputs: Any,  # Dask ships no types
-    labels: Any,
-    query: Query,
-    grid: BinGrid,
-    client: distributed.Client,
-) -> Histograms:
-    """Count the rows of a Dask array of a clipped query's outputs, in the user's units.
-
-    `outputs` has shape (n, dim) and `labels`, the secret of each row, shape (n,).
-    """
-    if outputs.ndim != 2 or labels.ndim != 1:
-        msg = f"outputs and labels must have 2 and 1 axes, got {outputs.ndim} and {labels.ndim}"
-        raise ArgumentError(msg)
-    whole_rows = outputs.rechunk({1: -1})
-    if whole_rows.numblocks[0] != labels.numblocks[0]:
-        labels = labels.rechunk({0: whole_rows.chunks[0]})
-    if query.range is None:
-        msg = "outputs are counted on a public range; clip the query with query.with_range(...)"
-        raise ArgumentError(msg)
-    shared_query, shared_grid = dask.delayed(_itself)(query), dask.delayed(_itself)(grid)
-    rows, secrets = whole_rows.to_delayed().ravel(), labels.to_delayed().ravel()
-    leaves = client.compute(
-        [
-            dask.delayed(_shielded)(_count_block, x, s, shared_query, shared_grid)
-            for x, s in zip(rows, secrets, strict=True)
-        ]
-    )
-    return _summed(client, leaves, grid, silent)
-
-
 class _Task(NamedTuple):
     """Neighbouring pieces that one task reads."""
 
@@ -513,19 +477,6 @@ def _count(part: Any, scan: RowScan) -> Histograms:
     tally = Tally(scan.grid, 1)
     for rows in _rows_in(part, scan):
         tally.add_rows(rows)
-    return tally.histograms()
-
-
-def _count_block(outputs: Floats, labels: Any, query: Query, grid: BinGrid) -> Histograms:
-    if not len(labels) and not len(outputs):
-        return Histograms.none(grid)
-    values = np.asarray(labels)
-    table = np.empty(len(values), dtype=[("labels", values.dtype)])
-    table["labels"] = values
-    secrets, codes = np.unique(labels_of(frame_of(table), "labels"), return_inverse=True)
-    tally = Tally(grid, 1)
-    raw = floats_in(outputs, "a block of outputs")
-    tally.add_rows(counted_outputs(query, raw, secrets.tolist(), codes.astype(np.int64)))
     return tally.histograms()
 
 

@@ -124,10 +124,9 @@ class PerExample:
         return method
 
     def _fastest(self, examples: Examples) -> GradientMethod:
-        if not custom_rules_are_refused():
-            return GradientMethod(
-                at_once=False, reason="this torch has rules that see all examples"
-            )
+        if not whole_blocks_are_refused():
+            reason = "this version of torch lets code see all examples"
+            return GradientMethod(at_once=False, reason=reason)
         layers = tuple(known_layers(self._model, self._layout.parameters))
         before = generator_states()
         while True:
@@ -590,11 +589,36 @@ class _Probe(torch.autograd.Function):
         return values.clone(), 0
 
 
-def custom_rules_are_refused() -> bool:
-    """Whether the installed torch raises on custom vmap rules in a `block_world`."""
-    try:
-        with block_world(quiet=True):
-            vmap(_Probe.apply)(torch.zeros(2))
-    except WholeBlockError:
-        return True
-    return False
+def _under_mode(values: Tensor) -> Tensor:
+    with _Bytes():  # type: ignore[no-untyped-call]
+        return values.clone()
+
+
+_SEEING: Final[tuple[Callable[[Tensor], object], ...]] = (
+    _Probe.apply,
+    _under_mode,
+    repr,
+    torch.func.debug_unwrap,
+)
+"""Ways to see all examples under vmap, each closed by one switch of `block_world`."""
+
+
+def whole_blocks_are_refused() -> bool:
+    """Whether each way to see all examples is closed in a `block_world` of the installed torch.
+
+    The switches are private names of torch: in another version they may switch nothing.
+    """
+
+    def is_refused(seeing: Callable[[Tensor], object]) -> bool:
+        def seen(values: Tensor) -> Tensor:
+            seeing(values)
+            return values
+
+        try:
+            with block_world(quiet=True):
+                vmap(seen)(torch.zeros(2))
+        except WholeBlockError:
+            return True
+        return False
+
+    return all(map(is_refused, _SEEING))

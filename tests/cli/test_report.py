@@ -96,6 +96,15 @@ def test_an_export_for_the_registry(folder, ask):
     assert told["record"] == yaml.safe_load((folder / "record.yaml").read_bytes())
 
 
+def test_an_export_of_what_its_evidence_refutes(folder, ask):
+    assert ask("calibrate scenario.toml --out other.json").code == 0
+    (folder / "other.evidence.npz").replace("c.evidence.npz")
+    answer = ask(f"export c.json --registry --out record.yaml {FACTS}")
+    assert (answer.code, answer.out) == (1, "")
+    assert "'c.json' does not verify: the evidence does not belong" in answer.err
+    assert not (folder / "record.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -130,6 +130,8 @@ def verify(
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [] if unsigned is None else [unsigned]
     unchecked = dict(UNCHECKED_TRAINING if training else UNCHECKED)
+    if certificate.statement.get("total") is not None:
+        unchecked["total"] = "whether it was fixed before the first release"
     if public_key is None and certificate.signature is not None:
         unchecked["signature"] = "whose it is, and whether it holds: no public key was given"
     can_recompute = certificate.evidence is not None or training

@@ -508,7 +508,9 @@ class ReleaseStatement(_Part):
         whole_sphere = isinstance(self.profile, WholeSpherePart)
         least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
         free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)
-        costly = self.spent > 0 and self.noise.std > 0
+        # Nearly equal distributions need no epsilon at a delta.
+        needed = self.spent > 0 or isinstance(self.guarantee, EpsilonDeltaGuarantee)
+        costly = needed and self.noise.std > 0
         claim, unsliced = self.guarantee, self.unsliced
         bound = claim.at_most if isinstance(claim, GuessPart) else claim.epsilon
         same = True

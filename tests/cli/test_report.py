@@ -145,7 +145,7 @@ def test_wrong_use_in_words(folder, ask, arguments, words):
 
 def test_an_edited_certificate_and_a_missing_extra(folder, ask, monkeypatch):
     text = (folder / "c.json").read_text()
-    (folder / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 0.5'))
+    (folder / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 2.0'))
     edited = ask("report c.json --out page.html")
     assert (edited.code, "was edited" in edited.err) == (1, True)
     assert not (folder / "page.html").exists()

@@ -122,7 +122,7 @@ def test_unknown_files_are_refused_by_name(tmp_path, content):
         ("audit.json", (), {"confidence": "5"}, ArgumentError, "confidence: must be a valid"),
         ("comparison.json", (), {"order": "5"}, ArgumentError, "float was expected"),
         ("comparison.json", (), {"epsilons": [1.0]}, ArgumentError, "for each of the epsilons"),
-        ("certificate.json", ("statement", "guarantee"), {"epsilon": 0.5}, CertificateError,
+        ("certificate.json", ("statement", "guarantee"), {"epsilon": 2.0}, CertificateError,
          "was edited"),
         ("release.json", (), {"values": None}, ReleaseError, "values"),
     ],

@@ -538,8 +538,8 @@ class ReleaseStatement(_Part):
             "equal distributions cost nothing and have no views; others need noise": (
                 free if self.distributions_are_equal else costly
             ),
-            "the noise must cost no more than the claim": self.spent <= bound,
-            "a claim about the whole output costs what unsliced states": same,
+            "spent must be no more than the claim": self.spent <= bound,
+            "spent of a claim about the whole output must be what unsliced states": same,
             "a failure probability belongs to what was sampled, and only to that": (
                 (self.sampling is None) == (self.failure_probability == 0)
             ),

@@ -103,7 +103,7 @@ def copy(
 
     old, new = Ledger(source), Ledger(target)
     n_copied = old.copy_to(new)
-    say(f"Copied {n_copied} releases to {new.name}. {old.name} is closed; it can still be read.")
+    say(f"Copied to {new.name}, releases: {n_copied}. {old.name} is closed; it can still be read.")
 
 
 @app.command()

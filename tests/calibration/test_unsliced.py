@@ -232,6 +232,24 @@ def test_nothing_is_known_without_a_range():
         calibrate_unsliced(Guarantee.guess(at_most=0.6), full)
 
 
+@pytest.mark.parametrize(
+    ("full", "target"),
+    [
+        (KNOWN, Guarantee.epsilon_delta(50.0, 1e-12)),
+        (
+            Full(
+                dim=2,
+                differences=GaussianPairs(means=np.eye(2)[None], covs=np.array([[np.eye(2)] * 2])),
+            ),
+            Guarantee.guess(at_most=0.5 + 1e-14),
+        ),
+    ],
+)
+def test_no_noise_is_better_than_its_sampler(full, target):
+    with pytest.raises(CalibrationError, match="sampler"):
+        calibrate_unsliced(target, full)
+
+
 def test_a_delta_below_the_precision_of_floats_is_refused():
     with pytest.raises(ArgumentError, match="delta"):
         calibrate_unsliced(Guarantee.epsilon_delta(1.0, 1e-13), KNOWN)

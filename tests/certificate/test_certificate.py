@@ -48,7 +48,7 @@ def test_properties(certificates):
 def test_an_edited_file(certificates, tmp_path):
     certificates["records"].save(tmp_path / "c.json")
     text = (tmp_path / "c.json").read_text()
-    (tmp_path / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 0.5', 1))
+    (tmp_path / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 2.0', 1))
     with pytest.raises(CertificateError, match=r"was edited: its digest says.*certify again"):
         Certificate.load(tmp_path / "c.json")
 

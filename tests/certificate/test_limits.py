@@ -2,6 +2,7 @@
 """Codes of limits: every code has a wording, and nobody can drop or invent one."""
 
 import copy
+from pathlib import Path
 
 import pytest
 from tests.certificate.conftest import PLAN
@@ -32,6 +33,11 @@ def test_every_code_has_a_sentence_of_its_own(wording):
         assert sentence.endswith(".")
         assert len(sentence) > 15
     assert set(table.ISOLATED) | set(table.BY_PROGRAM) <= set(table.RUN_LIMITS)
+
+
+def test_every_code_of_a_release_is_in_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "limits.md").read_text("utf-8")
+    assert [code for code in table.RELEASE_LIMITS if f"`{code}`" not in page] == []
 
 
 @pytest.mark.soundness

@@ -32,6 +32,7 @@ from pufferslice.queries import Ball, summary
 from pufferslice.releases import Release
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
 from pufferslice.releases.release import VERSION as RELEASE_VERSION
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -233,6 +234,38 @@ def test_the_path_of_the_wrong_field_is_named_and_no_value(certificates, path, c
     assert str(caught.value).partition(": ")[0].removeprefix("statement.") == path
     for value in ("nobody", "Zion", "tomorrow", "ABC", "1e+151"):
         assert value not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "change"),
+    [
+        ("records", "limits", lambda s: s["limits"].remove("named-secret-only")),
+        ("records", "limits", lambda s: s["limits"].reverse()),
+        ("records", "limits", lambda s: s["scenario"]["priors"][0].update(source="public_model")),
+        ("seeded", "limits", lambda s: s["limits"].remove("insecure-noise")),
+        ("sampled", "limits", lambda s: s["limits"].remove("priors-sampled")),
+        ("sphere", "limits", lambda s: s["limits"].remove("sphere-sampled")),
+        ("sampled", "failure probability", lambda s: s.update(failure_probability=0.0)),
+        ("records", "failure probability", lambda s: s.update(failure_probability=0.01)),
+        ("records", "no more than", lambda s: s["guarantee"].update(epsilon=s["spent"] / 2)),
+        ("unsliced", "whole output", lambda s: s["unsliced"].update(epsilon=1e-9)),
+        ("unsliced", "whole output", lambda s: s["unsliced"].update(order=1.5)),
+        ("guess", "whole output", lambda s: s["unsliced"].update(guess=0.5)),
+        ("guess", "no more than", lambda s: s["guarantee"].update(at_most=0.51)),
+    ],
+)
+def test_a_statement_that_contradicts_itself_needs_no_evidence(certificates, kind, rule, change):
+    if kind == "guess":
+        sides = {name: FiniteDistribution.uniform([[x]]) for name, x in (("a", 0.0), ("b", 1.0))}
+        worlds = Scenario.from_worlds(sides, query=summary(mean=["x"]))
+        certificate = certify_release(worlds, Guarantee.guess(at_most=0.6))
+    else:
+        certificate = certificates[kind]
+    statement = json.loads(json.dumps(dict(certificate.statement)))
+    check_statement(statement)
+    change(statement)
+    with pytest.raises(CertificateError, match=rule):
+        check_statement(statement)
 
 
 @pytest.mark.parametrize("statement", [None, 5, [], {}, {"workflow": "training"}])

@@ -42,11 +42,13 @@ def test_the_right_key(signed, keys):
     assert "the signature holds" in str(verification)
 
 
-def test_without_a_key_nothing_is_said_of_the_signature(signed):
+def test_without_a_key_the_signature_is_unchecked(signed, certificates):
     verification = verify(signed)
     assert verification.holds
     assert not verification.signed
-    assert "signature" not in str(verification)
+    assert verification.unchecked[-1].startswith("signature: ")
+    assert "the signature holds" not in str(verification)
+    assert "signature" not in str(verify(certificates["records"]))
 
 
 def test_another_key(signed):

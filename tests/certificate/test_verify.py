@@ -243,6 +243,18 @@ def test_what_cannot_be_checked_is_reported(certificates):
         assert field in str(verification)
 
 
+def test_nobody_can_check_when_a_total_was_fixed():
+    sides = {name: FiniteDistribution.uniform([[x]]) for name, x in (("a", 0.0), ("b", 1.0))}
+    points = Scenario.from_worlds(sides, query=summary(mean=["x"]))
+    target = Guarantee.unsliced(order=4, epsilon=1.0)
+    certificate = certify_release(points, target, total=2.0)
+    other = attrs.evolve(certificate, statement=put(certificate.statement, ("total",), 3.0))
+    for held in (certificate, other):
+        verification = verify(held)
+        assert verification.holds
+        assert verification.unchecked[-1].startswith("total: ")
+
+
 @pytest.mark.soundness
 @pytest.mark.parametrize("kind", ["records", "unsliced", "groups", "gaussian", "equal", "seeded"])
 def test_every_changed_field_is_noticed_though_the_digest_fits(certificates, kind):

@@ -426,3 +426,16 @@ def test_a_guard_that_needs_more_noise_than_the_claim_gets_it():
 def test_a_guard_does_not_change_a_noise_that_was_chosen(chosen):
     with pytest.raises(CalibrationError, match="guard"):
         certify_release(points(), Guarantee.unsliced(order=4, epsilon=100.0), guard=1e4, **chosen)
+
+
+def test_priors_that_hide_the_secret_at_a_delta_need_no_epsilon():
+    sides = {
+        name: GaussianDistribution(mean=[mean], cov=[[1.0]])
+        for name, mean in (("a", 0.0), ("b", 1e-6))
+    }
+    scenario = Scenario.from_worlds(sides, query=summary(mean=["x"]), source="public_model")
+    certificate = certify_release(scenario, Guarantee.epsilon_delta(0.5, 1e-5))
+    assert certificate.spent == 0  # the total variation, 4e-7, is less than delta
+    assert certificate.noise_std > 0
+    assert verify(certificate).holds
+    assert "by themselves" in str(certificate)

@@ -180,7 +180,7 @@ def test_sign_and_verify(folder, ask):
     bare = ask("verify c.json")
     assert (bare.code, "statement only" in bare.out) == (1, True)
     text = (folder / "c.json").read_text()
-    (folder / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 0.5', 1))
+    (folder / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 2.0', 1))
     edited = ask("verify c.json")
     assert (edited.code, "edited" in edited.err) == (1, True)
 

@@ -96,6 +96,15 @@ def test_an_export_for_the_registry(folder, ask):
     assert told["record"] == yaml.safe_load((folder / "record.yaml").read_bytes())
 
 
+def test_an_export_of_what_its_evidence_refutes(folder, ask):
+    assert ask("calibrate scenario.toml --out other.json").code == 0
+    (folder / "other.evidence.npz").replace("c.evidence.npz")
+    answer = ask(f"export c.json --registry --out record.yaml {FACTS}")
+    assert (answer.code, answer.out) == (1, "")
+    assert "'c.json' does not verify: the evidence does not belong" in answer.err
+    assert not (folder / "record.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -136,7 +145,7 @@ def test_wrong_use_in_words(folder, ask, arguments, words):
 
 def test_an_edited_certificate_and_a_missing_extra(folder, ask, monkeypatch):
     text = (folder / "c.json").read_text()
-    (folder / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 0.5'))
+    (folder / "c.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 2.0'))
     edited = ask("report c.json --out page.html")
     assert (edited.code, "was edited" in edited.err) == (1, True)
     assert not (folder / "page.html").exists()

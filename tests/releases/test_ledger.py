@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from pufferslice.cli.app import run
 from pufferslice.errors import AlreadyReleasedError, LedgerError, PuffersliceError
 from pufferslice.releases.ledger import Entry, Ledger
 
@@ -254,3 +255,17 @@ def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(LedgerError):
         Ledger(tmp_path / "pipe").intend("scenario", "certificate", [])
+
+
+@pytest.mark.parametrize("command", ["list", "check", "show", "copy"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_wrong_name_does_not_look_like_a_ledger_without_releases(
+    tmp_path, capsys, command, empty
+):
+    where = tmp_path / "census.legder"
+    if empty:
+        where.touch()
+    last = {"show": ["ab"], "copy": [str(tmp_path / "new")]}.get(command, [])
+    assert run(["ledger", command, str(where), *last]) == 1
+    assert "there is no ledger at" in capsys.readouterr().err
+    assert where.exists() == empty

@@ -122,7 +122,7 @@ def test_unknown_files_are_refused_by_name(tmp_path, content):
         ("audit.json", (), {"confidence": "5"}, ArgumentError, "confidence: must be a valid"),
         ("comparison.json", (), {"order": "5"}, ArgumentError, "float was expected"),
         ("comparison.json", (), {"epsilons": [1.0]}, ArgumentError, "for each of the epsilons"),
-        ("certificate.json", ("statement", "guarantee"), {"epsilon": 0.5}, CertificateError,
+        ("certificate.json", ("statement", "guarantee"), {"epsilon": 2.0}, CertificateError,
          "was edited"),
         ("release.json", (), {"values": None}, ReleaseError, "values"),
     ],
@@ -199,6 +199,8 @@ def test_evidence_and_plans_that_refute_are_heard(case, certificate, trained, ga
 
 
 ANOTHER = {"certificate": "ab" * 32}
+BOX = {"kind": "box", "low": [0.0] * 3, "high": [1.0] * 3}
+FREE = {"order": 4.0, "epsilon": 1e-9, "from": "hope", "guess": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,10 @@ ANOTHER = {"certificate": "ab" * 32}
         (["trained.json", "audit.json"], {"certificate": "trained.json"}, "other kind"),
         (["certificate.json", "release.json"], {"noise_std": 0.1}, "or noise it does not have"),
         (["trained.json", "release.json"], {"certificate": "trained.json"}, "or noise it does not"),
+        (["certificate.json", "release.json"], {"secure": False}, "or noise it does not have"),
+        (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "claim, range or"),
+        (["certificate.json", "release.json"], {"range": BOX}, "claim, range or noise"),
+        (["certificate.json", "release.json"], {"unsliced": FREE}, "claim, range or noise"),
         (["certificate.json", "comparison.json"], {"order": 5.0}, "belongs to none"),
         (["certificate.json", "comparison.json"], {"epsilon": 2.0}, "belongs to none"),
         (["certificate.json", "comparison.json"], {"dim": 4}, "belongs to none"),

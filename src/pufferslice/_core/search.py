@@ -121,8 +121,8 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
         factor *= factor
         if not high < _LARGEST:
             msg = (
-                f"no noise up to {_LARGEST:g} brings the cost down to {limit:g}. Ask for a larger "
-                "epsilon, or scale the query"
+                f"no noise up to {_LARGEST:g} brings the cost down to {limit:g}. Ask for a weaker "
+                "claim, or scale the query"
             )
             raise CalibrationError(msg)
     factor = 2.0

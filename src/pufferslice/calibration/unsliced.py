@@ -34,7 +34,12 @@ from pufferslice.calibration.epsilon_delta import (
     smallest_epsilon,
 )
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
-from pufferslice.calibration.guessing import full_variation, released_variation, right_guesses
+from pufferslice.calibration.guessing import (
+    full_variation,
+    released_variation,
+    right_guesses,
+)
+from pufferslice.calibration.guessing import released_delta as delta_with_integers
 from pufferslice.calibration.noise import DRAW_DELTA
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.gaussian import GaussianPairs
@@ -85,8 +90,7 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
 
     def delta_at(epsilon: float) -> float:
         check_at_least(0, epsilon=epsilon)
-        added = (1 + math.exp(min(epsilon, 700.0))) * tau
-        return min(1.0, (float(ideal(epsilon).max()) + added) * _UP)
+        return min(1.0, delta_with_integers(float(ideal(epsilon).max()), epsilon, tau) * _UP)
 
     return delta_at
 
@@ -177,12 +181,20 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
         return 2 * released_guess(full, std) - 1
 
     limit, start = target.bound, largest_shift(full.differences)
+    least, tau = 0.0, implementation_delta(full)
     if isinstance(target, Guarantee):
         start *= math.sqrt(target.order / (2 * target.epsilon))
     elif isinstance(target, ApproximateGuarantee):
-        limit = target.delta
+        limit, least = target.delta, delta_with_integers(0.0, target.epsilon, tau)
     else:
-        limit = 2 * target.at_most - 1
+        limit, least = 2 * target.at_most - 1, released_variation(0.0, tau)
+    if not least < limit:
+        msg = (
+            f"{target} allows less than the sampler's own error, {tau:.3g} in total variation, "
+            "whatever the noise. Claim a larger delta, a smaller epsilon (which implies this "
+            "claim), or more right guesses"
+        )
+        raise CalibrationError(msg)
     if not start > 0:
         msg = (
             "the distributions differ by less than the rounding of whitened coordinates; use "

@@ -25,7 +25,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     ),
     "shape-shows-differences": (
         "The shape of the noise was fitted to the released data: it reveals the directions in "
-        "which the secrets differ, and by how much. A shape from public data would reveal nothing."
+        "which the secrets differ, and by how much. A shape from public data would not."
     ),
     "one-release": (
         "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "

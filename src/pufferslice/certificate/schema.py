@@ -28,6 +28,7 @@ from pufferslice.calibration.epsilon_delta import ViewRule
 from pufferslice.calibration.guarantee import RELEASE_NOTIONS
 from pufferslice.calibration.noise import OperatingSystemNoise
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.statement import limits_of
 from pufferslice.certificate.wording import CHANGED
 from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError, ReleaseError
 from pufferslice.learning.accountants import (
@@ -507,7 +508,16 @@ class ReleaseStatement(_Part):
         whole_sphere = isinstance(self.profile, WholeSpherePart)
         least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
         free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)
-        costly = self.spent > 0 and self.noise.std > 0
+        # Nearly equal distributions need no epsilon at a delta.
+        needed = self.spent > 0 or isinstance(self.guarantee, EpsilonDeltaGuarantee)
+        costly = needed and self.noise.std > 0
+        claim, unsliced = self.guarantee, self.unsliced
+        bound = claim.at_most if isinstance(claim, GuessPart) else claim.epsilon
+        same = True
+        if isinstance(claim, GuessPart):
+            same = unsliced.guess == self.spent
+        elif isinstance(claim, RenyiGuarantee) and not sliced:
+            same = (unsliced.order, unsliced.epsilon) == (claim.order, self.spent)
         return {
             "query, noise and profile must have the same number of coordinates": len(dims) == 1,
             "profile and method belong to claims along slices, and only to them; the whole sphere "
@@ -527,6 +537,14 @@ class ReleaseStatement(_Part):
             ),
             "equal distributions cost nothing and have no views; others need noise": (
                 free if self.distributions_are_equal else costly
+            ),
+            "spent must be no more than the claim": self.spent <= bound,
+            "spent of a claim about the whole output must be what unsliced states": same,
+            "a failure probability belongs to what was sampled, and only to that": (
+                (self.sampling is None) == (self.failure_probability == 0)
+            ),
+            "limits must be those that follow from the other fields": (
+                self.limits == limits_of(self.model_dump(exclude_unset=True, warnings=False))
             ),
         }
 

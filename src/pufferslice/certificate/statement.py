@@ -46,6 +46,7 @@ from pufferslice.sensitivity.profiles import (
     SampledSphere,
     WholeSphere,
 )
+from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import MatchingTables
 
@@ -139,7 +140,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[s
     equal, slices = evidence.are_equal, evidence.slices if options.target.is_sliced else None
     deltas = () if equal else options.deltas
     scales = np.array(evidence.scenario["query"]["scales"], dtype=np.float64)
-    return {
+    statement = {
         "workflow": "release",
         "scenario": dict(evidence.scenario),
         "guarantee": options.target.to_json(),
@@ -171,9 +172,8 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[s
             )
         ],
         "earlier_releases": list(options.earlier_releases),
-        "limits": _limits(evidence, options),
-        "evidence_digest": evidence.digest(),
     }
+    return statement | {"limits": limits_of(statement), "evidence_digest": evidence.digest()}
 
 
 def check_total(evidence: Evidence, options: CertificateOptions) -> None:
@@ -241,28 +241,30 @@ def _profile(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _limits(evidence: Evidence, options: CertificateOptions) -> list[str]:
-    scenario, confidence = evidence.scenario, evidence.confidence
-    equal, generator = evidence.are_equal, options.generator
-    absent = {
-        "slices-are-ideal": not options.target.is_sliced,
-        "one-release": options.total is not None,
-        "releases-add-to-total": options.total is None,
-        "shape-shows-differences": options.shape not in ("fitted", "diagonal")
-        or all(prior["source"] != "released_data" for prior in scenario["priors"]),
-        "prior-is-released-data": all(p["source"] != "released_data" for p in scenario["priors"]),
-        "plugins": not plugins_of(scenario),
-        "rows-dropped": not scenario["rows_dropped"],
-        "query-is-clipped": scenario["query"]["range"] is None,
-        "range-clips-data": not any(scenario["clipped"].values()),
-        "priors-sampled": confidence is None or confidence.band is None,
-        "tails-in-delta": confidence is None or confidence.tails != "in_delta",
-        "sphere-sampled": confidence is None or not confidence.on_sphere,
-        "distributions-equal": not equal,
-        "noise-not-ideal": equal,
-        "insecure-noise": generator == OperatingSystemNoise.name,
+def limits_of(statement: Mapping[str, Any]) -> list[str]:
+    """The codes of what a release does not cover; they follow from the rest of its statement."""
+    scenario, noise, sampling = statement["scenario"], statement["noise"], statement["sampling"]
+    equal, sampled = statement["distributions_are_equal"], sampling or {"band": None, "tails": None}
+    private = any(prior["source"] == "released_data" for prior in scenario["priors"])
+    sphere = statement["profile"] is not None and statement["profile"]["kind"] == "sphere"
+    present = {
+        "slices-are-ideal": statement["guarantee"]["notion"] in SLICED_NOTIONS,
+        "one-release": statement["total"] is None,
+        "releases-add-to-total": statement["total"] is not None,
+        "shape-shows-differences": private and noise["shape"]["kind"] in ("fitted", "diagonal"),
+        "prior-is-released-data": private,
+        "plugins": bool(plugins_of(scenario)),
+        "rows-dropped": bool(scenario["rows_dropped"]),
+        "query-is-clipped": scenario["query"]["range"] is not None,
+        "range-clips-data": any(scenario["clipped"].values()),
+        "priors-sampled": sampled["band"] is not None,
+        "tails-in-delta": sampled["tails"] == "in_delta",
+        "sphere-sampled": sphere,
+        "distributions-equal": equal,
+        "noise-not-ideal": not equal,
+        "insecure-noise": not noise["secure"],
     }
-    return [code for code in RELEASE_LIMITS if not absent.get(code)]
+    return [code for code in RELEASE_LIMITS if present.get(code, True)]
 
 
 def plugins_of(scenario: Mapping[str, Any]) -> dict[Plugin, Group]:

@@ -38,7 +38,8 @@ UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",
     "noise.secure": "follows from the generator",
     "noise.calibrated": "whether the claim or the data holder decided the noise",
-    "noise.shape.kind": "how the shape was chosen",
+    "noise.shape.kind": "how the shape was chosen, and so whether it shows what the secrets differ "
+    "in",
     "noise.shape.gap": "how near the shape is to the best one; no promise depends on it",
     "earlier_releases": "which releases came before",
     "scenario": "whether the declared secrets, query and priors describe the truth; only that they "
@@ -129,6 +130,10 @@ def verify(
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [] if unsigned is None else [unsigned]
     unchecked = dict(UNCHECKED_TRAINING if training else UNCHECKED)
+    if certificate.statement.get("total") is not None:
+        unchecked["total"] = "whether it was fixed before the first release"
+    if public_key is None and certificate.signature is not None:
+        unchecked["signature"] = "whose it is, and whether it holds: no public key was given"
     can_recompute = certificate.evidence is not None or training
     try:
         problems += _recomputed_problems(certificate, source)

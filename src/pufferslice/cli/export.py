@@ -28,8 +28,8 @@ def export(
 ) -> None:
     """Write the public statement for a registry, with the facts that only you know."""
     from pufferslice._core.files import write_whole
-    from pufferslice.certificate import Certificate
     from pufferslice.certificate.certificate import evidence_path
+    from pufferslice.report.inputs import public_inputs
     from pufferslice.report.registry import DeploymentFacts, registry_record, registry_yaml
 
     if not registry:
@@ -38,7 +38,7 @@ def export(
     if out.resolve() in {certificate.resolve(), evidence_path(certificate).resolve()}:
         msg = f"--out {str(out)!r} is the certificate or its evidence; name another file"
         raise ArgumentError(msg)
-    held = Certificate.load(certificate)
+    (held,) = public_inputs([certificate])
     facts = DeploymentFacts(
         name=name,
         curator=curator,
@@ -49,9 +49,9 @@ def export(
         author=author,
         sector=sector,
     )
-    write_whole(out, registry_yaml(held, facts))
+    write_whole(out, registry_yaml(held.certificate, facts))
     text = (
         f"Written: {out}, a draft record with variant Custom. Read it before you submit it: only "
         "you know whether it is true."
     )
-    answer({"out": str(out), "record": registry_record(held, facts)}, text, json=json)
+    answer({"out": str(out), "record": registry_record(held.certificate, facts)}, text, json=json)

@@ -23,6 +23,7 @@ def show_all(location: Location, json: Json = False) -> None:
     from pufferslice.releases import Ledger
 
     book = Ledger(location)
+    book.check_there()
     entries = book.entries()
     lines = [f"{entry.certificate}  {entry.state}" for entry in entries]
     answer(
@@ -50,6 +51,7 @@ def show(
     from pufferslice.releases import Ledger, Release
 
     book = Ledger(location)
+    book.check_there()
     found = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
     if len(found) != 1 or not certificate:
         msg = f"{len(found)} releases in {book.name!r} begin like this; give more digits of one"
@@ -82,8 +84,9 @@ def check(location: Location, json: Json = False) -> None:
     from pufferslice.releases import Ledger
 
     book = Ledger(location)
+    book.check_there()
     problems = book.problems()
-    text = "\n".join(problems) or f"{book.name}: {len(book.entries())} releases, no problems."
+    text = "\n".join(problems) or f"{book.name}: no problems. Releases: {len(book.entries())}."
     answer({"ledger": book.name, "problems": problems}, text, json=json)
     if problems:
         raise typer.Exit(REFUSED)
@@ -100,7 +103,7 @@ def copy(
 
     old, new = Ledger(source), Ledger(target)
     n_copied = old.copy_to(new)
-    say(f"Copied {n_copied} releases to {new.name}. {old.name} is closed; it can still be read.")
+    say(f"Copied to {new.name}, releases: {n_copied}. {old.name} is closed; it can still be read.")
 
 
 @app.command()

@@ -94,6 +94,14 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self.name!r})"
 
+    def check_there(self) -> None:
+        """Raise unless there is a ledger: a wrong name must not look like one without releases."""
+        if not self._storage.is_there():
+            msg = (
+                f"there is no ledger at {self.name!r}; the first release makes one. Check the name"
+            )
+            raise LedgerError(msg)
+
     def entries(self) -> list[Entry]:
         """All releases, oldest first; none if there is no ledger yet."""
         if not self._storage.is_there():
@@ -280,9 +288,7 @@ class Ledger:
             ).fetchall()
             return head, rows
 
-        if not self._storage.is_there():
-            msg = f"there is no ledger at {self.name!r} to copy"
-            raise LedgerError(msg)
+        self.check_there()
         if target.name == self.name:
             msg = "a ledger cannot be copied to itself"
             raise LedgerError(msg)

@@ -395,16 +395,29 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
 
 
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
-    """A release has the coordinates and the noise that its certificate states."""
-    statement = certificate.statement
-    fits = certificate.workflow == "release" and list(released.names) == list(
-        statement["scenario"]["query"]["names"]
-    )
+    """A release has the coordinates, claim, range and noise that its certificate states."""
+    statement, fits = certificate.statement, certificate.workflow == "release"
+    if fits:
+        query, limits = statement["scenario"]["query"], released.range
+        repeated = {
+            "names": list(released.names),
+            "range": None if limits is None else limits.description(),
+            "guarantee": released.guarantee,
+            "secure": released.secure,
+            "unsliced": dict(released.unsliced),
+        }
+        fits = repeated == {
+            "names": query["names"],
+            "range": query["range"],
+            "guarantee": str(certificate.guarantee),
+            "secure": certificate.is_secure,
+            "unsliced": statement["unsliced"],
+        }
     if not fits or not np.allclose(
         released.noise_stds, statement["noise"]["std_by_coordinate"], rtol=_SAME, atol=0
     ):
         msg = (
-            f"{str(path)!r} names a certificate whose coordinates or noise it does not have; it "
+            f"{str(path)!r} names a certificate whose claim, range or noise it does not have; it "
             "was changed. Get the original, or write it again with release --again"
         )
         raise ArgumentError(msg)

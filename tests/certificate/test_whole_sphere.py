@@ -65,8 +65,9 @@ def test_points_have_the_closed_form(claim, variance):
     assert certificate.noise_std**2 == pytest.approx(variance, rel=1e-9)
     assert certificate.statement["failure_probability"] == 0
     assert certificate.unsliced_epsilon == pytest.approx(18 / variance, rel=1e-9)
-    assert "along the whole sphere of 9 dimensions, in closed form, with certainty" in str(
-        certificate
+    assert (
+        "along the whole sphere of 9 dimensions, in closed form, under the declared priors"
+        in str(certificate)
     )
 
 

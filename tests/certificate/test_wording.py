@@ -25,7 +25,7 @@ def test_every_certificate_reads_from_head_to_limits(certificates, kind):
         assert part in text
     assert f"Claim: {certificate.guarantee}" in text
     doubtful = kind in ("sampled", "approximate", "sphere")
-    assert ("except with probability 0.1" if doubtful else "with certainty") in text
+    assert ("except with probability 0.1" if doubtful else "under the declared priors") in text
     for prior in certificate.statement["scenario"]["priors"]:
         assert f"{prior['name']}: {prior['kind']}" in text
         assert prior["origin"] in text
@@ -102,7 +102,7 @@ def test_sliced_and_unsliced_are_labelled(certificates):
 
 def test_an_unsliced_claim_does_not_speak_of_slices(certificates):
     text = str(certificates["unsliced"])
-    assert "Claim: (3, 2)-RPP for the whole output, with certainty." in text
+    assert "Claim: (3, 2)-RPP for the whole output, under the declared priors." in text
     assert "slices" not in text
     assert "  sliced" not in text
 

@@ -477,7 +477,9 @@ def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
     assert "known by 50 directions drawn from it" in text
     whole = Guarantee.joint(order=2, epsilon=1.0, profile=WholeSphere(dim=2))
     internal, text = save(tmp_path / "w.json", points([[1.0, 1.0]], [[2.0, 0.0]]), whole)
-    assert "with certainty, along the whole sphere of 2 dimensions, in closed form" in text
+    assert (
+        "under the declared priors, along the whole sphere of 2 dimensions, in closed form" in text
+    )
     assert "closed form on the whole sphere" in internal
     assert "Slice profile" not in internal
 

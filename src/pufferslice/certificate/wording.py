@@ -248,7 +248,11 @@ def _priors(scenario: Mapping[str, Any]) -> str:
 def _claim(statement: Mapping[str, Any]) -> str:
     claim, method, noise = claim_of(statement["guarantee"]), statement["method"], statement["noise"]
     failure, spent = statement["failure_probability"], statement["spent"]
-    sure = "with certainty" if failure == 0 else f"except with probability {in_full(failure)}"
+    sure = (
+        "under the declared priors"
+        if failure == 0
+        else f"except with probability {in_full(failure)}"
+    )
     along = _along(statement["profile"]) if claim.is_sliced else " for the whole output"
     rule = ""
     if method is not None:

@@ -835,9 +835,39 @@ def test_a_loss_may_be_one_number(reduction, same_key):
 def test_models_that_take_no_made_up_inputs_are_tried_on_the_first_record(same_key):
     inputs, targets = records().tensors
     data = TensorDataset(inputs, targets + 5)
-    trainer, weights = trained(data=data, loss_fn=lambda outputs, target: LOSS(outputs, target - 5))
+    plan = attrs.evolve(plan_of(), block=7)
+    trainer, weights = trained(
+        data=data, loss_fn=lambda outputs, target: LOSS(outputs, target - 5), plan=plan
+    )
     assert trainer.gradient_method == "all examples of a block at once"
-    assert weights == trained()[1]
+    assert weights == trained(plan=plan)[1]
+
+
+class Words(nn.Module):
+    """Shortens the rows that it looks up, takes no made-up words, and reads some words more."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4, max_norm=0.1)
+
+    def forward(self, words):
+        if (words < 2).any():
+            raise ValueError
+        return self.table(words.repeat(1, int(words.max()))).mean(1)
+
+
+@pytest.mark.soundness
+def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block():
+    blocks, before = set(), copy.deepcopy(model := Words()).table.weight
+    for word in (2, 8):
+        words = torch.tensor([[word]]).expand(N_RECORDS, 30_000)
+        data = TensorDataset(words, torch.zeros(N_RECORDS).long())
+        trainer, _ = trainer_of(model=model)
+        with pytest.warns(UserWarning, match="slow"):
+            trainer.batches(data)
+        assert torch.equal(model.table.weight, before)
+        blocks.add(trainer.plan.block)
+    assert len(blocks) == 1
 
 
 # --- workers

@@ -935,6 +935,13 @@ def test_a_chosen_block_bounds_rounding_and_memory(n_records, width, blocks):
     assert sum_grid(trainer.plan, 0, [n_parameters]).radii[0] > 0.99
 
 
+def test_the_plan_of_a_run_cannot_be_exchanged():
+    trainer, _ = trainer_of()
+    train(trainer)
+    with pytest.raises(AttributeError, match="plan"):
+        trainer.plan = attrs.evolve(trainer.plan, noise_multipliers=np.full(N_STEPS, 1e3))
+
+
 def test_the_block_of_a_run_is_kept_when_it_resumes(tmp_path, monkeypatch):
     trainer, _ = trainer_of(folder=tmp_path / "run")
     train(trainer, n_steps=2)

@@ -371,6 +371,34 @@ def test_randomness_that_appears_later_is_refused_and_another_mode_is_looked_at(
     assert trainer.gradient_method.startswith("one by one")
 
 
+class Counting(nn.Module):
+    """Counts its runs in a frozen parameter, once its weights are large."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = model_of()
+        self.count = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, inputs):
+        if next(self.inner.parameters()).detach().norm() > 1e3:
+            self.count.data.add_(1)
+        return self.inner(inputs)
+
+
+@pytest.mark.soundness
+def test_a_model_that_begins_to_write_to_its_parameters_stops_the_run():
+    model = Counting()
+    optimizer = torch.optim.SGD(model.inner.parameters(), lr=0.1)
+    trainer = Trainer(model, LOSS, optimizer, plan_of())
+    batches = trainer.batches(records())
+    trainer.step(next(batches))
+    with torch.no_grad():
+        next(model.inner.parameters()).fill_(1e4)
+    with pytest.raises(TrainingError, match="wrote to its parameters"):
+        trainer.step(next(batches))
+    assert trainer.n_taken == 1
+
+
 # --- ordinary PyTorch around it
 
 

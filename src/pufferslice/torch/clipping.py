@@ -228,6 +228,8 @@ class ClippedSums:
             msg = "a batch is summed after prepare"
             raise ArgumentError(msg)
         state = torch.get_rng_state()
+        parameters = [*self._model.parameters()]
+        before = [_sum_of_bits(parameter) for parameter in parameters]
 
         def add_group(group: _Group) -> int:
             with self._plain_torch(), _named_errors():
@@ -252,6 +254,13 @@ class ClippedSums:
                 "the model drew random numbers that it did not draw in its first run, so they were "
                 "not seeded; the step was not taken. Make the trainer with the model in the mode "
                 "in which it is trained (model.train())"
+            )
+            raise TrainingError(msg)
+        if before != [_sum_of_bits(parameter) for parameter in parameters]:
+            msg = (
+                "the model wrote to its parameters, which it did not in its first run; the step "
+                "was not taken. Change weights between steps: what a forward pass writes would "
+                "show how many were run"
             )
             raise TrainingError(msg)
         return sum(left_out)
@@ -349,6 +358,12 @@ class ClippedSums:
         for parameter in self.layout.parameters:
             state.update(parameter.detach().cpu().contiguous().reshape(-1).numpy().data)
         return int.from_bytes(state.digest(), "little", signed=True)
+
+
+def _sum_of_bits(parameter: Tensor) -> int:
+    """A number that changes with the values; a copy to compare with would take more time."""
+    words = parameter.detach().cpu().contiguous().reshape(-1).numpy().view(np.uint32)
+    return int(np.add.reduce(words, dtype=np.uint32))
 
 
 def check_radii(grid: SumGrid) -> None:

@@ -169,7 +169,7 @@ def test_half_the_noise_is_refuted_and_the_right_noise_is_not(home):
     verdict = audit_training(half, folder=home / "half", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "refuted"
     assert verdict.claim == "(1.5, 1.33334)-RPP, whole run"
-    assert verdict.prior == "exactly 1 records differ"
+    assert verdict.prior == "exactly 1 record differs"
     right = canary_runs(plan, n_runs=300)
     verdict = audit_training(right, folder=home / "right", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "not refuted"

@@ -60,7 +60,7 @@ def test_prose_says_what_may_be_published(folder, ask):
         "Claim: (8, 8)-RPP",
         "Accuracy on the held-out records, declared public:",
         "To publish, in elsewhere: model.pt, certificate.json, public.jsonl.",
-        "Not covered by the guarantee: internal.jsonl, checkpoint.pt",
+        "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json, run.ledger.",
     ):
         assert words in answer.out
     assert not (folder / "run").exists()

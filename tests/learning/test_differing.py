@@ -517,3 +517,9 @@ class TestGaussianSpace:
             value = gaussian_mismatch(first, second)
             assert exact <= PRECISE.mpf(value)
             assert value == pytest.approx(float(exact), rel=1e-13 * spread)
+
+
+def test_one_record_differs_and_several_differ():
+    assert exactly(1).origin == "exactly 1 record differs"
+    assert at_most(1).origin == "at most 1 record differs, whichever it is"
+    assert at_most(2).origin == "at most 2 records differ, whichever they are"

@@ -3,6 +3,7 @@
 
 import json
 import math
+import re
 
 import attrs
 import numpy as np
@@ -103,6 +104,25 @@ def test_an_accountant_claims_only_its_own_notion(notion):
 def test_bad_arguments(changes, match):
     with pytest.raises(ArgumentError, match=match):
         noisy(**changes)
+
+
+PARTS = {
+    "differing": [4],
+    "sampling": [0.1],
+    "accountant": ["amplified", Amplified],
+    "target": [8.0],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in PARTS.items() for v in values])
+def test_what_is_no_part_of_a_plan_is_named(name, value):
+    target = Guarantee.unsliced(order=4, epsilon=1.0)
+    parts = {"differing": exactly(3), "sampling": POISSON, "accountant": Amplified()}
+    with pytest.raises(ArgumentError, match=rf"{name}\b.*{re.escape(repr(value))}"):
+        plan_training(**(parts | {"target": target, "clip_norm": 1.0, "n_steps": 2, name: value}))
+    if name != "target":
+        with pytest.raises(ArgumentError, match=f"{name} must be a value such as"):
+            noisy(**{name: value})
 
 
 @pytest.mark.parametrize("n_steps", [0, 1.5, MOST_STEPS + 1])

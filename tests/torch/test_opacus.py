@@ -146,6 +146,8 @@ def test_an_opacus_loop_gets_the_plans_guarantee(plan):
         make_step(run, batch)
         sizes.append(len(batch[0]))
         assert accountant.guarantee() == plan.guarantee()
+    with pytest.raises(AttributeError, match="plan"):
+        accountant.plan = plan
     assert len(accountant) == len(sizes) == plan.n_steps
     assert 0.99 * TARGET.epsilon < accountant.guarantee().epsilon <= TARGET.epsilon
     assert len(set(sizes)) > 5, "Poisson batches vary"

@@ -407,6 +407,10 @@ WITH = {
         lambda self, h, x: (self.seen.append(h.detach()), h + sum(self.seen))[1],
         {"seen": list},
     ),
+    "weight written to, frozen": (
+        lambda self, h, x: (self.count.data.add_(1), h * self.count)[1],
+        {"count": lambda: nn.Parameter(torch.zeros(()), requires_grad=False)},
+    ),
     "buffer": (kept_in_buffer, {"total": lambda: nn.Buffer(torch.zeros(()))}),
     "buffer assigned": (kept_by_assignment, {"total": lambda: nn.Buffer(torch.zeros(()))}),
     "tensor in a list": (
@@ -688,6 +692,7 @@ AT_ONCE = {"plain", "reshape behind a gate", "cumsum", "x xT x", "dropout", "rul
 AT_ONCE |= {"tied", "group norm", "compiled inside"}
 ONE_BY_ONE = {"own rule", "own rule, backward", "operator with own rule", "item"}
 ONE_BY_ONE |= {"backward that mixes", "weight written to", "weight written to, data"}
+ONE_BY_ONE |= {"weight written to, frozen"}
 RANDOM = {"dropout", "draws by value", "noise of numpy"}
 STATEFUL_FUNCTIONS = {
     "closure",
@@ -839,7 +844,11 @@ def test_no_example_sees_another(name):
     torch.manual_seed(SEED)
     model = ACCEPTED[name]()
     validate(model)
+    before = copy.deepcopy(model.state_dict())
     engine = prepared(model)
+    engine.sums.chosen_block(examples_of(), N, 0.0)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
     train(engine, examples_of())
     before = copy.deepcopy(model.state_dict())
     check_alone(engine)

@@ -371,6 +371,34 @@ def test_randomness_that_appears_later_is_refused_and_another_mode_is_looked_at(
     assert trainer.gradient_method.startswith("one by one")
 
 
+class Counting(nn.Module):
+    """Counts its runs in a frozen parameter, once its weights are large."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = model_of()
+        self.count = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, inputs):
+        if next(self.inner.parameters()).detach().norm() > 1e3:
+            self.count.data.add_(1)
+        return self.inner(inputs)
+
+
+@pytest.mark.soundness
+def test_a_model_that_begins_to_write_to_its_parameters_stops_the_run():
+    model = Counting()
+    optimizer = torch.optim.SGD(model.inner.parameters(), lr=0.1)
+    trainer = Trainer(model, LOSS, optimizer, plan_of())
+    batches = trainer.batches(records())
+    trainer.step(next(batches))
+    with torch.no_grad():
+        next(model.inner.parameters()).fill_(1e4)
+    with pytest.raises(TrainingError, match="wrote to its parameters"):
+        trainer.step(next(batches))
+    assert trainer.n_taken == 1
+
+
 # --- ordinary PyTorch around it
 
 
@@ -835,9 +863,39 @@ def test_a_loss_may_be_one_number(reduction, same_key):
 def test_models_that_take_no_made_up_inputs_are_tried_on_the_first_record(same_key):
     inputs, targets = records().tensors
     data = TensorDataset(inputs, targets + 5)
-    trainer, weights = trained(data=data, loss_fn=lambda outputs, target: LOSS(outputs, target - 5))
+    plan = attrs.evolve(plan_of(), block=7)
+    trainer, weights = trained(
+        data=data, loss_fn=lambda outputs, target: LOSS(outputs, target - 5), plan=plan
+    )
     assert trainer.gradient_method == "all examples of a block at once"
-    assert weights == trained()[1]
+    assert weights == trained(plan=plan)[1]
+
+
+class Words(nn.Module):
+    """Shortens the rows that it looks up, takes no made-up words, and reads some words more."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4, max_norm=0.1)
+
+    def forward(self, words):
+        if (words < 2).any():
+            raise ValueError
+        return self.table(words.repeat(1, int(words.max()))).mean(1)
+
+
+@pytest.mark.soundness
+def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block():
+    blocks, before = set(), copy.deepcopy(model := Words()).table.weight
+    for word in (2, 8):
+        words = torch.tensor([[word]]).expand(N_RECORDS, 30_000)
+        data = TensorDataset(words, torch.zeros(N_RECORDS).long())
+        trainer, _ = trainer_of(model=model)
+        with pytest.warns(UserWarning, match="slow"):
+            trainer.batches(data)
+        assert torch.equal(model.table.weight, before)
+        blocks.add(trainer.plan.block)
+    assert len(blocks) == 1
 
 
 # --- workers
@@ -903,6 +961,13 @@ def test_a_chosen_block_bounds_rounding_and_memory(n_records, width, blocks):
     assert trainer.plan.block in blocks
     n_parameters = sum(p.numel() for p in model.parameters())
     assert sum_grid(trainer.plan, 0, [n_parameters]).radii[0] > 0.99
+
+
+def test_the_plan_of_a_run_cannot_be_exchanged():
+    trainer, _ = trainer_of()
+    train(trainer)
+    with pytest.raises(AttributeError, match="plan"):
+        trainer.plan = attrs.evolve(trainer.plan, noise_multipliers=np.full(N_STEPS, 1e3))
 
 
 def test_the_block_of_a_run_is_kept_when_it_resumes(tmp_path, monkeypatch):

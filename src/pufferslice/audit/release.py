@@ -230,7 +230,7 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
     if certificate.workflow != "release":
         msg = (
             "this certificate is of a training run, which has no distributions to draw from; "
-            "audit it with audit_training"
+            "audit it in Python, with audit_training"
         )
         raise ArgumentError(msg)
     evidence = certificate.evidence

@@ -49,6 +49,6 @@ def train(
         lines.append(f"Accuracy on the held-out records, declared public: {share:.1%}")
     lines += [
         f"To publish, in {trained.folder}: model.pt, certificate.json, public.jsonl.",
-        "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json.",
+        "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json, run.ledger.",
     ]
     answer(value, "\n".join(lines), json=json)

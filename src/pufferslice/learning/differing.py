@@ -260,13 +260,17 @@ class DifferingRecords:
         return f"DifferingRecords({self.origin!r})"
 
 
+def _records_differ(n: int) -> str:
+    return "1 record differs" if n == 1 else f"{n} records differ"
+
+
 def exactly(n_differing: int) -> DifferingRecords:
     """All differences lie in one fixed set of `n_differing` records.
 
     Which records they are need not be known, but it must not be random: two given datasets, or a
     secret that touches a given part of the data. If some of the set agree, nothing costs more.
     """
-    origin = f"exactly {n_differing} records differ"
+    origin = f"exactly {_records_differ(n_differing)}"
     return _one_count(n_differing, is_fixed_set=True, origin=origin)
 
 
@@ -276,7 +280,8 @@ def at_most(max_differing: int) -> DifferingRecords:
     Costs do not fall with D, so the largest number stands for all. Which records differ may be
     random, so mean square does not accept it; if the set is fixed, use `exactly`.
     """
-    origin = f"at most {max_differing} records differ, whichever they are"
+    which = "it is" if max_differing == 1 else "they are"
+    origin = f"at most {_records_differ(max_differing)}, whichever {which}"
     return _one_count(max_differing, is_fixed_set=False, origin=origin)
 
 
@@ -301,7 +306,7 @@ def mostly_at_most(
         counts=[int(max_differing)],
         log_probabilities=[0.0],
         is_fixed_set=False,
-        origin=f"at most {max_differing} records differ, except with probability {tail!r}",
+        origin=f"at most {_records_differ(max_differing)}, except with probability {tail!r}",
         excess_probability=tail,
         failure_probability=plain_float(failure_probability),
     )

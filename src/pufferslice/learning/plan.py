@@ -14,6 +14,7 @@ from pufferslice._core.checks import (
     check_between,
     check_count,
     check_one_of,
+    is_a,
     plain_float,
 )
 from pufferslice._core.plugins import Plugin, plugin_problem
@@ -92,6 +93,7 @@ class TrainingPlan:
     """
 
     def __attrs_post_init__(self) -> None:
+        _check_kinds(self.differing, self.sampling, self.accountant)
         check_above(1, order=self.order)
         if self.block is not None:
             check_count(1, block=self.block)
@@ -247,7 +249,9 @@ def plan_training(
     holds; of the other, the conversion of the plan's cost at its order.
     """
     check_n_steps(n_steps)
-    if target.notion != accountant.notion:
+    _check_kinds(differing, sampling, accountant)
+    notion = getattr(target, "notion", target)
+    if notion != accountant.notion:
         remedy = (
             "use Guarantee.unsliced(...), which implies both sliced notions for every profile"
             if accountant.notion == "unsliced"
@@ -256,7 +260,7 @@ def plan_training(
         )
         msg = (
             f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
-            f"{target.notion!r}; {remedy}"
+            f"{notion!r}; {remedy}"
         )
         raise ArgumentError(msg)
     if isinstance(target, ApproximateGuarantee):
@@ -273,6 +277,19 @@ def plan_training(
         order=order,
         block=block,
     )
+
+
+def _check_kinds(
+    differing: DifferingRecords, sampling: SamplingDesign, accountant: Accountant
+) -> None:
+    for name, value, kind, example in (
+        ("differing", differing, DifferingRecords, "exactly(4)"),
+        ("sampling", sampling, SamplingDesign, "Poisson(n_records=1000, rate=0.1)"),
+        ("accountant", accountant, Accountant, "Amplified()"),
+    ):
+        if not is_a(value, kind):
+            msg = f"{name} must be a value such as {example} of pufferslice.learning, got {value!r}"
+            raise ArgumentError(msg)
 
 
 def _best_order(

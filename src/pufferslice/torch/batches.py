@@ -51,7 +51,8 @@ class Source:
         ):
             msg = (
                 f"dataset must give its length and its records by position, and a "
-                f"{type(dataset).__name__} does not; a plan draws from a known number of records"
+                f"{type(dataset).__name__} does not; a plan draws from a known number of records "
+                "by itself. Of a DataLoader, give its .dataset"
             )
             raise ArgumentError(msg)
         if len(dataset) != n_records:

@@ -124,10 +124,15 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
                 "flat clipping only; give the plan one clip norm"
             )
             raise ArgumentError(msg)
-        self.plan: Final = plan
+        self._plan: Final = plan
         self._rate: Final = plan.sampling.rate
         self._n_taken = 0
         self._run: _Run | None = None
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """The plan that the run must follow."""
+        return self._plan
 
     @property
     def noise_multiplier(self) -> float:

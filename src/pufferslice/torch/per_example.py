@@ -81,7 +81,8 @@ class GradientMethod(NamedTuple):
 class ExampleBytes(NamedTuple):
     """Memory of one example."""
 
-    activations: int
+    activations: int | None
+    """None if the model does not run on the example."""
     gradients: int
     """Those that are materialised."""
     largest_gradient: int
@@ -131,12 +132,13 @@ class PerExample:
         before = generator_states()
         while True:
             self._calls.clear()
+            frozen: list[tuple[Tensor, Tensor]] = []
             # copies, because the model may write to its parameters
             values = tuple(parameter.detach().clone() for parameter in self._layout.parameters)
             try:
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
-                    self._at_once(examples, layers, values, seed=0, quiet=False)
+                    self._at_once(examples, layers, values, seed=0, frozen=frozen)
             except ArgumentError:
                 raise
             except OtherUseError as error:
@@ -146,7 +148,7 @@ class PerExample:
                 return GradientMethod(at_once=False, reason=f"vmap cannot run it: {first}")
             else:
                 break
-        pairs = zip(values, self._layout.parameters, strict=True)
+        pairs = [*zip(values, self._layout.parameters, strict=True), *frozen]
         if not all(torch.equal(copy, parameter) for copy, parameter in pairs):
             return GradientMethod(at_once=False, reason="the model writes to its parameters")
         loops = (_FALLBACK.search(str(warning.message)) for warning in caught)
@@ -166,7 +168,7 @@ class PerExample:
             layers = method.tapped
             for _ in range(len(layers) + 2):
                 try:
-                    return self._at_once(examples, layers, values, seed=seed, quiet=True)
+                    return self._at_once(examples, layers, values, seed=seed)
                 except OtherUseError as error:  # the model was changed since it was first run
                     if not self._calls.pop(_shapes(examples), None):
                         layers = tuple(layer for layer in layers if layer is not error.layer)
@@ -180,8 +182,9 @@ class PerExample:
         values: tuple[Tensor, ...],
         *,
         seed: int,
-        quiet: bool,
+        frozen: list[tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Tensor, dict[int, Contribution]]:
+        """As `contributions`; in a first run, `frozen` gets copies of frozen parameters."""
         tapped = {id(p) for layer in layers for p in layer._parameters.values()}  # noqa: SLF001 - without its children's
         dense = [i for i, p in enumerate(self._layout.parameters) if id(p) not in tapped]
         generator = torch.Generator(self._layout.parameters[0].device).manual_seed(seed)
@@ -196,7 +199,7 @@ class PerExample:
             ) -> Any:  # a tensor and a list
                 pairs = zip(dense, dense_values, strict=True)
                 trained = {id(self._layout.parameters[i]): value for i, value in pairs}
-                run = Pass(_constants(trained), layers, generator, calls, zeros)
+                run = Pass(_constants(trained, frozen), layers, generator, calls, zeros)
                 return self._loss_of_one(example, run), run.take_inputs()
 
             parts: Any = vjp(loss_of_one, [values[i] for i in dense], calls.zeros, has_aux=True)
@@ -206,7 +209,7 @@ class PerExample:
                 gradients = pull_back(torch.ones_like(loss), retain_graph=False, create_graph=False)
             return gradients, loss, inputs
 
-        with torch.enable_grad(), block_world(quiet=quiet):
+        with torch.enable_grad(), block_world(quiet=frozen is None):
             calls = self._expected(examples, layers)
             (gradients, of_taps), losses, inputs = vmap(run_one, randomness="different")(examples)
         with torch.no_grad():
@@ -326,10 +329,16 @@ class PerExample:
         that vmap makes.
         """
         counted = _Bytes()  # type: ignore[no-untyped-call]
-        trained = {id(p) for p in self._layout.parameters}
-        with seeded(0), torch.no_grad(), counted:
-            run = Pass(lambda tensor: tensor if id(tensor) in trained else _copied(tensor))
-            self._losses(mapped(torch.clone, example), run)
+        # copies, because the model may write to its parameters
+        copies = {id(p): _copied(p) for p in self._layout.parameters}
+        run = Pass(lambda tensor: copies[id(tensor)] if id(tensor) in copies else _copied(tensor))
+        activations = None
+        try:
+            with seeded(0), torch.no_grad(), counted:
+                self._losses(mapped(torch.clone, example), run)
+            activations = 3 * counted.n_bytes
+        except Exception:  # noqa: BLE001, S110 - user code may raise anything on made-up values
+            pass
         calls = self._calls.get(_shapes(example), Calls([], []))
         written = {id(p): 4 * p.numel() for p in self._layout.parameters}
         for use in calls.uses:
@@ -340,7 +349,7 @@ class PerExample:
                 )
             elif use.form == "rows":
                 written[id(weight)] = 0
-        return ExampleBytes(3 * counted.n_bytes, sum(written.values()), max(written.values()))
+        return ExampleBytes(activations, sum(written.values()), max(written.values()))
 
     def _check_used(self, example: Examples) -> None:
         _, gradients = self._gradients_of(example)
@@ -381,14 +390,23 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _constants(trained: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
-    """Values of the run for trained parameters, other parameters, and copies of other tensors."""
+def _constants(
+    trained: dict[int, Tensor], frozen: list[tuple[Tensor, Tensor]] | None
+) -> Callable[[Tensor], Tensor]:
+    """Values of the run for trained parameters, other parameters, and copies of other tensors.
+
+    With a list `frozen`, other parameters are copied too, and added to it beside their copies.
+    """
 
     def tensor(original: Tensor) -> Tensor:
         if id(original) in trained:
             return trained[id(original)]
-        constant = original.detach()
-        return constant if isinstance(original, nn.Parameter) else constant.clone()
+        if not isinstance(original, nn.Parameter):
+            return _copied(original)
+        if frozen is None:
+            return original.detach()
+        frozen.append((_copied(original), original))
+        return frozen[-1][0]
 
     return tensor
 

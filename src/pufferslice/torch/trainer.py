@@ -134,10 +134,8 @@ class Trainer:
         check_count(1, blocks_in_flight=in_flight)
         validate(model)
         inner = uncompiled(model)
-        self.plan = plan
-        """The plan; if it has no block, `batches` chooses one."""
+        self._plan = plan
         self._original_plan: Final = plan
-        self._block = int(plan.block or 0)
         self._layout: Final = layout_of(inner, plan.clipping)
         model_checks.check_optimizer(optimizer, self._layout)
         model_checks.check_scheduler(scheduler, optimizer)
@@ -187,6 +185,15 @@ class Trainer:
     def name(self) -> str:
         """Public name of the run, as in its ledger and its checkpoints."""
         return self._run.name
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """The plan; if it has no block, `batches` chooses one."""
+        return self._plan
+
+    @property
+    def _block(self) -> int:
+        return int(self.plan.block or 0)
 
     @property
     def needs_resume(self) -> bool:
@@ -408,8 +415,7 @@ class Trainer:
         self._learner.restore(checkpoint)
         self._n_taken, self._needs_resume = checkpoint.step, False
         if self._original_plan.block is None:
-            self.plan = attrs.evolve(self._original_plan, block=checkpoint.block)
-            self._block = int(checkpoint.block or 0)
+            self._plan = attrs.evolve(self._original_plan, block=checkpoint.block)
         self._drawn_batches = weakref.WeakSet()
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
@@ -477,7 +483,7 @@ class Trainer:
             block = self._sums.chosen_block(example, sampling.divisor, spread)
             chosen = attrs.evolve(self._original_plan, block=min(block, _LARGEST_BLOCK))
             self._check_grid(chosen)
-            self.plan, self._block = chosen, int(chosen.block or 0)
+            self._plan = chosen
 
     def _check_grid(self, plan: TrainingPlan) -> None:
         for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):

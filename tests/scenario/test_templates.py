@@ -166,8 +166,15 @@ class TestPrevalence:
         assert bent.priors[0].origin.endswith("normal approximation by the delta method")
 
     def test_the_spread_of_a_constant_is_zero_without_doubt(self):
-        table = pa.table({"ill": ["yes", "no"] * 4, "x": [1.0] * 8, "y": [0.0, 1, 2, 3] * 2})
-        query = summary(std=["x", "y"], correlation=[("x", "y")])
+        table = pa.table(
+            {
+                "ill": ["yes", "no"] * 6,
+                "part": ["one"] * 8 + ["two"] * 4,
+                "x": [1.0] * 8 + [2.0] * 4,
+                "y": [0.0, 1, 2, 3] * 3,
+            }
+        )
+        query = group_by({"part": ["one"]}, std=["x", "y"], correlation=[("x", "y")])
         scenario = Scenario.from_prevalence(
             table, column="ill", value="yes", shares=[0.25, 0.5], query=query
         )

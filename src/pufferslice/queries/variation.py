@@ -21,7 +21,7 @@ _MOST_COMPARED: Final = 5_000
 
 def check_varied(query: Query, frames: Sequence[Frame]) -> None:
     """Over all frames together, conditions hold for some rows only, and columns vary."""
-    check_ends(query, _ends(query, frames), frames)
+    check_ends(query, row_ends(query, frames), frames)
 
 
 def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None:
@@ -41,7 +41,7 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
         who = "every row meets" if low > 0 else "no row meets"
         hint = ""
         if low == 0 and coordinate.condition.comparison == "equals":
-            hint = _near_matches(coordinate.column, str(coordinate.condition.value), frames)
+            hint = near_matches(coordinate.column, str(coordinate.condition.value), frames)
         msg = (
             f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
             f"nothing.{hint} Compare with a value that some rows have and others have not"
@@ -67,8 +67,8 @@ def check_reached(query: Query, ends: Floats) -> None:
         raise ScenarioError(msg)
 
 
-def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
-    """Lowest and highest number, or flag, of the column of each coordinate."""
+def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
+    """Lowest and highest number, or flag, of the column of each coordinate, shape (2, dim)."""
     ends = np.array([[np.inf] * query.dim, [-np.inf] * query.dim])
     for place, coordinate in enumerate(query.coordinates):
         for frame in frames:
@@ -83,7 +83,7 @@ def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
     return ends
 
 
-def _near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
+def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
     """A hint at labels that occur at least twice and look like that of the condition."""
     counts: Counter[str] = Counter()
     for frame in frames:

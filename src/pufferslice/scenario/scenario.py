@@ -21,7 +21,13 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
 from pufferslice.queries.query import RowMoments
-from pufferslice.queries.variation import check_reached, check_varied
+from pufferslice.queries.variation import (
+    check_ends,
+    check_reached,
+    check_varied,
+    near_matches,
+    row_ends,
+)
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -315,6 +321,8 @@ class Scenario:
         needed = list(dict.fromkeys((column, *query.columns)))
         n_dropped = n_with = n_without = 0
         first, second = RowMoments(), RowMoments()
+        ends: list[Floats] = []
+        latest: list[Frame] = []
         parts = complete_frames(
             read_if_needed(table, query, whole=prior == "draws"),
             needed,
@@ -325,19 +333,25 @@ class Scenario:
             n_dropped += n_missing
             if not len(part):
                 continue
-            frame, has = part, condition.flags(part, column)
+            latest, has = [part], condition.flags(part, column)
+            ends.append(row_ends(query, latest))
             n_with += int(np.count_nonzero(has))
             n_without += int(np.count_nonzero(~has))
             if prior == "gaussian":
                 means = row_means_of(query, part)
                 first.add(means.terms[has])
                 second.add(means.terms[~has])
+        property_name = condition.on(column)
         if min(n_with, n_without) < FEWEST_ROWS:
+            hint = ""
+            if not n_with and condition.comparison == "equals":
+                hint = near_matches(column, str(condition.value), latest)
             msg = (
-                f"a prevalence needs at least {FEWEST_ROWS} rows with the property and "
-                f"{FEWEST_ROWS} without; choose another value"
+                f"a prevalence needs at least {FEWEST_ROWS} rows with {quoted(property_name)} and "
+                f"{FEWEST_ROWS} without.{hint} Correct the value, or choose another"
             )
             raise ScenarioError(msg)
+        check_ends(query, joined_ends(ends), latest)
         n = n_with + n_without if n_rows is None else n_rows
         check_count(FEWEST_ROWS, n_rows=n)
         names = share_names(shares)
@@ -345,7 +359,6 @@ class Scenario:
         if len(set(sizes.values())) != len(sizes):
             msg = f"two shares give the same number of rows among {n}; take shares further apart"
             raise ArgumentError(msg)
-        property_name = condition.on(column)
         worlds: dict[str, Any] = {}
         if prior == "gaussian":
             (mean_1, cov_1), (mean_0, cov_0) = (
@@ -365,7 +378,7 @@ class Scenario:
         else:
             check_count(2, n_draws=n_draws)
             check_count(0, seed=seed or 0)
-            evaluate = query.bound(frame)
+            evaluate = query.bound(*latest)
             groups = np.flatnonzero(has), np.flatnonzero(~has)
             for number, (name, size) in enumerate(sizes.items(), start=1):
                 rng = np.random.default_rng([seed or 0, number])
@@ -577,6 +590,8 @@ class Scenario:
         """
         check_level(query, "table", "worlds")
         n_dropped, rows = 0, RowMoments()
+        ends: list[Floats] = []
+        latest: list[Frame] = []
         whole = read_if_needed(table, query)
         parts = complete_frames(whole, query.columns, query.missing, progress)
         for part, n_missing in parts:
@@ -584,9 +599,12 @@ class Scenario:
             if len(part):
                 means = row_means_of(query, part)
                 rows.add(means.terms)
+                latest = [part]
+                ends.append(row_ends(query, latest))
         if rows.n_rows < FEWEST_ROWS:
             msg = f"a volume needs at least {FEWEST_ROWS} complete rows"
             raise ScenarioError(msg)
+        check_ends(query, joined_ends(ends), latest)
         if len(set(sizes)) != len(sizes) or len(sizes) < 2:
             msg = "sizes must be at least two different numbers of rows"
             raise ArgumentError(msg)

@@ -416,13 +416,15 @@ class Scenario:
 
         `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
         or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
-        earlier cases: a column `name`, and one for each statistic, by its name or its column. The
-        secret is which of `values` it has. Pairs: all, or values that differ by at most `within`.
-        The `source` is a public model, or held-out data for a history, unless another is given.
+        earlier cases: a column `name`, and one for each statistic, by its name or its column (a
+        release is then one row, as a case is). The secret is which of `values` it has. Pairs: all,
+        or values that differ by at most `within`. The `source` is a public model, or held-out data
+        for a history, unless another is given.
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             msg = "give mean and cov together, or a history to take them from"
             raise ArgumentError(msg)
+        n_rows = None
         if history is None:
             joint = GaussianDistribution(mean=mean, cov=cov)
             origin = (
@@ -439,6 +441,8 @@ class Scenario:
                 np.column_stack([floats_of(frame, column) for column in (name, *labels)])
             )
             origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
+            if tuple(labels) != query.names:
+                n_rows = 1  # a value of a column is the statistic of a table with one row
         if joint.dim != query.dim + 1:
             msg = (
                 f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, "
@@ -455,7 +459,8 @@ class Scenario:
         pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
         source = source or ("public_model" if history is None else "held_out")
         scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
-        return _with_origin(scenario, origin)
+        sizes = dict.fromkeys(worlds, n_rows) if n_rows else None
+        return _with_origin(scenario, origin, n_rows=sizes)
 
     @classmethod
     def from_markov_chain(
@@ -482,7 +487,8 @@ class Scenario:
         the first, which follows), in each of the `windows` (by default all times), which are
         `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
         counts that are too rare for that; the certificate says how much. Chains with too many
-        counts need `n_draws` with a public `seed`: the drawn counts are then the prior.
+        counts need `n_draws` with a public `seed`: the drawn counts are then the prior. A release
+        takes one row for each time.
         """
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
         check_count(2, length=length)
@@ -564,7 +570,8 @@ class Scenario:
             part = cls.from_worlds(
                 worlds, query=query, pairs=pairs, source=source, name="state at a time"
             )
-            part = _with_origin(part, origin, name=str(name))
+            n_rows = dict.fromkeys(worlds, length)
+            part = _with_origin(part, origin, n_rows=n_rows, name=str(name))
             scenario = part if scenario is None else scenario.with_prior(part)
         if scenario is None:
             msg = "transition must hold at least one chain"

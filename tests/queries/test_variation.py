@@ -147,6 +147,29 @@ def test_only_labels_that_occur_twice_are_shown_and_at_most_eight():
     assert "Did you mean" not in str(told.value)
 
 
+class TestDeclaredUnits:
+    RATE = summary(rate={"state": 1})
+
+    def worlds(self, *means, spread=0.01):
+        return {
+            f"world {place}": ps.GaussianDistribution(mean=[mean], cov=[[spread**2]])
+            for place, mean in enumerate(means)
+        }
+
+    @pytest.mark.parametrize("means", [(45, 0.5), (0.5, 1.03), (0.5, -0.03)])
+    def test_a_percentage_is_not_a_rate(self, means):
+        with pytest.raises(ScenarioError, match=r"'rate.*' lies between 0 and 1.*percentage"):
+            ps.Scenario.from_worlds(self.worlds(*means), query=self.RATE)
+
+    def test_nor_is_a_count_of_a_chain(self):
+        chain = [[0.9, 0.1], [0.2, 0.8]]
+        with pytest.raises(ScenarioError, match="a rate is a share"):
+            ps.Scenario.from_markov_chain(chain, length=9, positions=[5], query=self.RATE)
+
+    def test_a_normal_approximation_may_leave_the_range_a_little(self):
+        assert ps.Scenario.from_worlds(self.worlds(0.5, 1.01, -0.01), query=self.RATE).dim == 1
+
+
 class TestStreams:
     @pytest.mark.parametrize(
         ("query", "words"),

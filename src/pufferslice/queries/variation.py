@@ -17,6 +17,8 @@ from pufferslice.queries.ranges import Box, range_words
 
 _MOST_SHOWN: Final = 8
 _MOST_COMPARED: Final = 5_000
+_SLACK: Final = 1e-9
+"""Of declared values beyond the ends of a statistic, for rounding."""
 
 
 def check_varied(query: Query, frames: Sequence[Frame]) -> None:
@@ -65,6 +67,22 @@ def check_reached(query: Query, ends: Floats) -> None:
             "range that holds the values, or leave it out"
         )
         raise ScenarioError(msg)
+
+
+def check_possible(query: Query, ends: Floats) -> None:
+    """Declared values of each statistic are ones that it can have, whatever the rows.
+
+    `ends` are the lowest and highest of them, shape (2, dim); infinity above minus infinity if
+    there are none.
+    """
+    for name, coordinate, low, high in zip(query.names, query.coordinates, *ends, strict=True):
+        if low < coordinate.low - _SLACK or high > coordinate.high + _SLACK:
+            msg = (
+                f"{quoted(name)} lies between {coordinate.low:g} and {coordinate.high:g}, and a "
+                "declared world gives it another value. Declare the worlds in the unit of the "
+                "statistic: a rate is a share from 0 to 1, neither a percentage nor a count"
+            )
+            raise ScenarioError(msg)
 
 
 def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:

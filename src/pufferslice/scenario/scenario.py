@@ -23,6 +23,7 @@ from pufferslice.queries.conditions import conditions_of
 from pufferslice.queries.query import RowMoments
 from pufferslice.queries.variation import (
     check_ends,
+    check_possible,
     check_reached,
     check_varied,
     near_matches,
@@ -275,7 +276,16 @@ class Scenario:
             query=query,
             n_dropped=sum(world.n_dropped for world in of_tables.values()),
         )
-        check_reached(query, joined_ends(result.ends for result in results.values()))
+        ends = joined_ends(result.ends for result in results.values())
+        check_reached(query, ends)
+        # A normal approximation may leave the range of a statistic, but not with most of its mass.
+        normal = [
+            np.stack([world.mean + spread, world.mean - spread])
+            for world in worlds.values()
+            if isinstance(world, GaussianDistribution)
+            for spread in (2 * np.sqrt(np.diag(world.cov)),)
+        ]
+        check_possible(query, joined_ends([ends, *normal]))
         free = attrs.evolve(query, range=None)
         check_clipping(
             scenario,

@@ -13,7 +13,7 @@ from tests import oracles
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.certificate import certify_release, spent, verify
+from pufferslice.certificate import certify_release, spent, verify, what_if
 from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, PuffersliceError, ScenarioError
 from pufferslice.queries import Box, columns, summary
@@ -647,3 +647,10 @@ def test_scales_that_a_certificate_cannot_state():
     }
     with pytest.raises(ScenarioError, match="scales"):
         Scenario.from_worlds(distributions, query=query.with_scales([1e-200]))
+
+
+@pytest.mark.parametrize("claim", [1.0, "guess", None])
+def test_a_claim_is_a_value(claim, records):
+    for call in (certify_release, what_if):
+        with pytest.raises(ArgumentError, match=r"guarantee must be a claim .*guess\(at_most"):
+            call(records, claim)

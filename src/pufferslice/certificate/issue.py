@@ -11,7 +11,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
-from pufferslice._core.text import listed
+from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.fit import FITTED, fit_shape
@@ -121,6 +121,9 @@ def certify_release(
     from pufferslice.certificate.schema import check_statement  # noqa: PLC0415 - pydantic
 
     target = guarantee
+    if not is_a(target, Claim):
+        msg = f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
+        raise ArgumentError(msg)
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
     check_one_of(get_args(Effort), effort=effort)
     profile: AnyProfile | None

@@ -98,7 +98,8 @@ class Instance(NamedTuple):
 class Scenario:
     """Secrets, the pairs to protect, the priors, and the query of one release.
 
-    Build one with `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
+    Build one with `from_prevalence`, `from_attribute`, `from_markov_chain`, `from_volume`,
+    `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
     """
 
     distribution: Literal["groups", "bootstrap", "records", "worlds"]

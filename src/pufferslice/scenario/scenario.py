@@ -118,6 +118,10 @@ class Scenario:
     """Rows left out because of missing values."""
     counted_range: Mapping[str, Any] | None = None
     """Where streamed rows were counted, described as a range of a query is."""
+    row_spans: tuple[float, ...] = ()
+    """By how much one row can move each coordinate, in scaled units, where the distributions are
+    normal approximations of tables of drawn rows: noise must hide that, because the approximation
+    does not know it. Confidential."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -353,6 +357,7 @@ class Scenario:
                 first.add(means.terms[has])
                 second.add(means.terms[~has])
         property_name = condition.on(column)
+        spans: list[Floats] = []
         if min(n_with, n_without) < FEWEST_ROWS:
             hint = ""
             if not n_with and condition.comparison == "equals":
@@ -372,6 +377,7 @@ class Scenario:
             raise ArgumentError(msg)
         worlds: dict[str, Any] = {}
         if prior == "gaussian":
+            row_span = np.ptp(joined_ends([first.ends, second.ends]), axis=0)
             (mean_1, cov_1), (mean_0, cov_0) = (
                 (moments.mean, moments.covariance) for moments in (first, second)
             )
@@ -380,8 +386,10 @@ class Scenario:
                 cov = share * cov_1 + (1 - share) * cov_0
                 if design == "independent":
                     cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
-                mean, cov = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
+                row_mean = share * mean_1 + (1 - share) * mean_0
+                mean, cov = means.moments(row_mean, cov, n)
                 worlds[name] = GaussianDistribution(mean=mean, cov=cov)
+                spans.append(np.abs(means.slopes(row_mean, n)) @ row_span / n)
             origin = (
                 f"mean and covariance of rows with and without {property_name}, drawn with "
                 f"replacement ({design}) to {n} rows; {approximation(query)}"
@@ -408,7 +416,8 @@ class Scenario:
         scenario = cls.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
         )
-        return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
+        n_rows_of = dict.fromkeys(worlds, n)
+        return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=n_rows_of, spans=spans)
 
     @classmethod
     def from_attribute(
@@ -628,12 +637,14 @@ class Scenario:
             raise ArgumentError(msg)
         worlds: dict[str, Any] = {}
         names: dict[str, float] = {}
+        spans: list[Floats] = []
         for size in sizes:
             check_count(FEWEST_ROWS, size=size)
             label = f"{size:,} rows"
             names[label] = float(size)
             mean, cov = means.moments(rows.mean, rows.covariance, size)
             worlds[label] = GaussianDistribution(mean=mean, cov=cov)
+            spans.append(np.abs(means.slopes(rows.mean, size)) @ np.ptp(rows.ends, axis=0) / size)
         pairs: Pairs = "all" if ratio is None else ordered_pairs(names, ratio=ratio)
         scenario = cls.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name="number of rows"
@@ -643,6 +654,7 @@ class Scenario:
             f"mean and covariance of the rows, drawn with replacement; {approximation(query)}",
             n_dropped=n_dropped,
             n_rows={name: int(n) for name, n in names.items()},
+            spans=spans,
         )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
@@ -664,7 +676,13 @@ class Scenario:
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
         dropped = self.n_dropped + other.n_dropped
-        return attrs.evolve(self, priors=(*self.priors, *added), n_dropped=dropped)
+        spans = [part.row_spans for part in (self, other) if part.row_spans]
+        return attrs.evolve(
+            self,
+            priors=(*self.priors, *added),
+            n_dropped=dropped,
+            row_spans=tuple(np.max(spans, axis=0).tolist()) if spans else (),
+        )
 
     def with_sampled_priors(self) -> "Scenario":
         """This scenario, but the priors are populations that are known only through the draws.
@@ -867,11 +885,20 @@ def _with_origin(
     n_dropped: int = 0,
     n_rows: Mapping[str, int] | None = None,
     name: str = "declared",
+    spans: Sequence[Floats] = (),
 ) -> Scenario:
-    """The scenario with a sentence about its prior, and the rows that a release must have."""
+    """The scenario with a sentence about its prior, and the rows that a release must have.
+
+    `spans` are, for each world, by how much one row can move each statistic.
+    """
     (prior,) = scenario.priors
     prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
-    return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)
+    return attrs.evolve(
+        scenario,
+        priors=(prior,),
+        n_dropped=scenario.n_dropped + n_dropped,
+        row_spans=tuple((np.max(spans, axis=0) / scenario.query.scales).tolist()) if spans else (),
+    )
 
 
 def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:

@@ -147,7 +147,7 @@ def test_the_shape_and_its_gap_in_words(points, certificates):
     text = str(certify_release(points, RENYI))
     assert "fitted to the secret; the noise of different statistics is correlated." in text
     assert re.search(r"within 0\.0\d\u00a0% of the best Gaussian noise for this claim, with", text)
-    assert "it tells the directions in which the secrets differ" in text
+    assert "it shows the directions in which the secrets differ" in text
     text = str(certify_release(points, RENYI, shape="diagonal"))
     assert "each statistic by itself; no correlation." in text
     assert "the best Gaussian noise without correlation for this claim" in text

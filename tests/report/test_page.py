@@ -180,7 +180,7 @@ def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
         assert "The same noise, read three ways" in text
         assert "Shape of the noise" in text
         assert "Guard: every shift of the output by up to" in text
-        assert ("it tells the directions" in text) == (shape != "isotropic")
+        assert ("it shows the directions" in text) == (shape != "isotropic")
         assert ("of the best Gaussian noise" in text) == (kind == "renyi" and shape != "isotropic")
         assert ("Correlation of the noise" in text) == (shape != "isotropic")
         assert "Slice profile" not in text

@@ -24,12 +24,12 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "released bits."
     ),
     "shape-shows-differences": (
-        "The shape of the noise was fitted to the released data: it tells the directions in which "
-        "the secrets differ, and by how much. A shape from public data would tell nothing."
+        "The shape of the noise was fitted to the released data: it shows the directions in which "
+        "the secrets differ, and by how much. A shape from public data would show nothing."
     ),
     "one-release": (
         "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "
-        "can tell the secret together."
+        "can reveal the secret together."
     ),
     "releases-add-to-total": (
         "It covers one release of data that the secret determines. Further releases under the same "
@@ -40,7 +40,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     "evidence-confidential": "The evidence is confidential and must stay internal.",
     "prior-is-released-data": (
         "The priors were made from the released data itself, so the noise scale and every number "
-        "computed from it tell something about the data."
+        "computed from it reveal something about the data."
     ),
     "plugins": (
         "A plugin, which is not part of this program, built the query or a prior. Whoever wrote it "
@@ -65,7 +65,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     ),
     "tails-in-delta": (
         "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: "
-        "an output that rare may tell the secret."
+        "an output that rare may reveal the secret."
     ),
     "sphere-sampled": (
         "The profile is the whole sphere; the directions were drawn from it, and the failure "

@@ -182,7 +182,7 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
     if not evidence.full.is_determined:
         msg = (
             "total is for data that the secret determines: a single value of the query under every "
-            "secret and prior. Otherwise two harmless releases can tell the secret together. "
+            "secret and prior. Otherwise two harmless releases can reveal the secret together. "
             "Calibrate all of it as one concatenated query"
         )
         raise CalibrationError(msg)

@@ -13,9 +13,16 @@ from tests import oracles
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.certificate import certify_release, spent, under_scenario, verify
-from pufferslice.errors import ArgumentError, CalibrationError, PuffersliceError, ScenarioError
+from pufferslice.certificate import certify_release, spent, under_scenario, verify, what_if
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    PuffersliceError,
+    ReleaseError,
+    ScenarioError,
+)
 from pufferslice.queries import Box, columns, summary
+from pufferslice.releases import release
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -646,3 +653,81 @@ def test_scales_that_a_certificate_cannot_state():
     }
     with pytest.raises(ScenarioError, match="scales"):
         Scenario.from_worlds(distributions, query=query.with_scales([1e-200]))
+
+
+@pytest.mark.parametrize("claim", [1.0, "guess", None])
+def test_a_claim_is_a_value(claim, records):
+    for call in (certify_release, what_if):
+        with pytest.raises(ArgumentError, match=r"guarantee must be a claim .*guess\(at_most"):
+            call(records, claim)
+
+
+class TestGrainOfRows:
+    """A normal approximation of tables takes them for smooth; the noise must make them so."""
+
+    MEANS = summary(mean=["x"], rate={"y": 1}, scales=[10, 0.1])
+
+    def volume(self, n_rows=400):
+        rng = np.random.default_rng(5)
+        table = pa.table({"x": rng.integers(20, 80, n_rows), "y": rng.integers(0, 2, n_rows)})
+        return table, Scenario.from_volume(table, sizes=[n_rows - 7, n_rows], query=self.MEANS)
+
+    def test_the_least_noise_is_the_span_of_one_row(self):
+        table, scenario = self.volume()
+        span = float(np.ptp(table["x"].to_numpy())) / 393
+        assert scenario.row_spans == pytest.approx([span / 10, 1 / 393 / 0.1])
+        certificate = certify_release(
+            scenario, Guarantee.guess(at_most=0.6), shape="isotropic", deltas=[1e-5]
+        )
+        assert certificate.noise_std == pytest.approx(max(scenario.row_spans), rel=1e-6)
+        assert verify(certificate, scenario=scenario).holds
+        correlated = [[1.0, 0.9], [0.9, 1.0]]
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6), shape=correlated)
+        noise = certificate.noise_std**2 * certificate.shape.covariance
+        room = np.linalg.eigvalsh(noise - np.diag(np.square(scenario.row_spans)))
+        assert 0 <= room[0] < 1e-6 * room[1]
+
+    def test_a_size_cannot_be_read_off_a_mean_of_integers(self, tmp_path):
+        """Without noise, the mean times the size is an integer for the true size alone."""
+        table, scenario = self.volume()
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+        hits = 0
+        for number in range(60):
+            noise = SeededTestNoise(seed=number)
+            sample = certify_release(scenario, Guarantee.guess(at_most=0.6), noise=noise)
+            released = release(
+                scenario, table, sample, ledger=tmp_path / f"{number}.ledger", noise=noise
+            )
+            off = [abs(released.values[1] * n - round(released.values[1] * n)) for n in (393, 400)]
+            hits += off[1] < off[0]
+        assert certificate.guess < 0.6
+        assert 14 < hits < 46  # a coin has a standard deviation of 4
+
+    def test_an_outlier_hides_nothing_for_free(self):
+        """One row of a million gives the mean a spread of 2,500, in steps of 2,500."""
+        rng = np.random.default_rng(5)
+        costs = rng.gamma(4, 250, 400) + np.repeat([5000, 0], [44, 356])
+        costs[-1] = 1e6
+        table = pa.table({"ill": np.repeat([1, 0], [44, 356]), "cost": costs})
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value=1, shares=[0.1, 0.12], query=summary(mean=["cost"])
+        )
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.55))
+        assert certificate.noise_std == pytest.approx(np.ptp(costs) / 400, rel=1e-6)
+
+    def test_less_noise_is_refused(self, tmp_path):
+        table, scenario = self.volume()
+        with pytest.raises(CalibrationError, match="does not hide one row"):
+            certify_release(scenario, Guarantee.guess(at_most=0.6), noise_std=0.001)
+        free = attrs.evolve(scenario, row_spans=())
+        little = certify_release(free, Guarantee.guess(at_most=0.6))
+        with pytest.raises(ReleaseError, match="does not hide one row"):
+            release(scenario, table, little, ledger=tmp_path / "ledger")
+
+    def test_joined_priors_need_the_larger_noise(self):
+        table, first = self.volume()
+        wide = table.set_column(0, "x", pa.array(np.linspace(0, 1000, len(table))))
+        second = Scenario.from_volume(wide, sizes=[393, 400], query=self.MEANS)
+        both = (first.with_prior(second), second.with_prior(first))
+        assert all(scenario.row_spans == second.row_spans for scenario in both)
+        assert second.row_spans[0] > first.row_spans[0]

@@ -92,7 +92,7 @@ def test_one_of_two_is_only_noise():
     judged = verdict(certificate)
     assert [statistic.is_useful for statistic in judged.statistics] == [True, False]
     assert judged.sentence.startswith("1 of 2 are not worth making")
-    assert "larger epsilon" in judged.sentence
+    assert "larger bound" in judged.sentence
     lines = str(judged).splitlines()
     assert [line.endswith("  noise") for line in lines[1:3]] == [False, True]
 

@@ -45,6 +45,13 @@ class TestNumbers:
     def test_not_between(self, value):
         refused(lambda: checks.check_between(0, 1, delta=value), "delta must lie strictly between")
 
+    def test_a_percentage_gets_a_hint(self):
+        refused(lambda: checks.check_between(0, 1, shares=25), "got 25; write 25 % as 0.25")
+        for low, value in [(0.5, 40), (0, 100), (0, -3)]:
+            with pytest.raises(ArgumentError) as caught:
+                checks.check_between(low, 1, at_most=value)
+            assert "%" not in str(caught.value)
+
     @pytest.mark.parametrize("value", [0, 1, 0.5, np.float64(1)])
     def test_share(self, value):
         checks.check_share(rate=value)

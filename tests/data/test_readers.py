@@ -10,7 +10,7 @@ import pytest
 
 from pufferslice.data import read_table, readers
 from pufferslice.data.frames import floats_of, frame_of, missing_rows
-from pufferslice.data.readers import Piece, Reading, batches, pieces_of
+from pufferslice.data.readers import Piece, Reading, batches, complete_frames, pieces_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
 
 TABLE = pa.table({"age": [30, 40, 50], "job": ["a", "?", "c"], "pay": [1.5, 2.5, 3.5]})
@@ -197,6 +197,17 @@ class TestBadFiles:
             assert f"is not what its name says: expected {wanted}, found {found}" in str(
                 caught.value
             )
+
+    @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
+    def test_semicolons_get_a_way_out(self, tmp_path, name):
+        content = "Größe;Alter\n1,5;30\n1,6;31\n".encode("cp1252")
+        path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+        for read in (read_table, lambda path: next(complete_frames(path, ["Alter"], "refuse"))):
+            with pytest.raises(TableError, match=r"by ';', expected .*CSV UTF-8.*sep=';'"):
+                read(path)
+
+    def test_a_semicolon_in_a_name_is_taken(self, tmp_path):
+        assert read_table(write(tmp_path / "t.csv", b"a;b,c\n1,2\n")).column_names == ["a;b", "c"]
 
     def test_ragged_rows_are_counted_and_numbered_but_not_shown(self, tmp_path):
         path = write(tmp_path / "t.csv", b"a,b\n1,2\nprivate\n3,4\n5,private,7\n")

@@ -63,6 +63,47 @@ class TestTables:
         assert build(table, query).secrets == ("a", "b")
 
 
+TEMPLATES = {
+    "prevalence": lambda table, query, **options: ps.Scenario.from_prevalence(
+        table, column="site", value="a", shares=[0.25, 0.5], query=query, **options
+    ),
+    "volume": lambda table, query, **options: ps.Scenario.from_volume(
+        table, sizes=[3, 4], query=query, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("build", TEMPLATES.values(), ids=list(TEMPLATES))
+class TestTemplates:
+    def test_a_constant_is_refused(self, build):
+        with pytest.raises(ScenarioError, match=r"no row meets .*'hlth = Poor'.*mean 'poor'"):
+            build(TABLE, summary(rate={"hlth": "Poor"}))
+        with pytest.raises(ScenarioError, match="column 'unit' has the same value in every row"):
+            build(TABLE, summary(mean=["sick", "unit"]))
+
+    def test_a_column_that_varies_between_batches_only_is_taken(self, build, tmp_path):
+        path = tmp_path / "rows.parquet"
+        table = TABLE.append_column("half", [[1.0, 1.0, 2.0, 2.0]])
+        pq.write_table(table, path, row_group_size=2)
+        assert build(path, summary(mean=["half"])).dim == 1
+        with pytest.raises(ScenarioError, match="column 'unit' has the same value in every row"):
+            build(path, summary(mean=["unit"]))
+
+
+def test_drawn_tables_of_a_constant_are_refused():
+    with pytest.raises(ScenarioError, match="column 'unit' has the same value in every row"):
+        TEMPLATES["prevalence"](TABLE, summary(median=["unit"]), prior="draws", seed=1)
+
+
+def test_a_misspelt_property_gets_a_hint():
+    query = summary(mean=["sick"])
+    words = "at least 2 rows with 'hlth = Poor' and 2 without. Did you mean 'poor'"
+    with pytest.raises(ScenarioError, match=words):
+        ps.Scenario.from_prevalence(
+            TABLE, column="hlth", value="Poor", shares=[0.25, 0.5], query=query
+        )
+
+
 def test_rows_and_models():
     with pytest.raises(ScenarioError, match=r"no row meets .*'hlth = Poor'"):
         ps.Scenario.from_records(TABLE, secret="site", query=columns(["sick"], {"hlth": "Poor"}))
@@ -104,6 +145,29 @@ def test_only_labels_that_occur_twice_are_shown_and_at_most_eight():
             pa.concat_tables([far, far]), secret="site", query=summary(rate={"hlth": "zzz"})
         )
     assert "Did you mean" not in str(told.value)
+
+
+class TestDeclaredUnits:
+    RATE = summary(rate={"state": 1})
+
+    def worlds(self, *means, spread=0.01):
+        return {
+            f"world {place}": ps.GaussianDistribution(mean=[mean], cov=[[spread**2]])
+            for place, mean in enumerate(means)
+        }
+
+    @pytest.mark.parametrize("means", [(45, 0.5), (0.5, 1.03), (0.5, -0.03)])
+    def test_a_percentage_is_not_a_rate(self, means):
+        with pytest.raises(ScenarioError, match=r"'rate.*' lies between 0 and 1.*percentage"):
+            ps.Scenario.from_worlds(self.worlds(*means), query=self.RATE)
+
+    def test_nor_is_a_count_of_a_chain(self):
+        chain = [[0.9, 0.1], [0.2, 0.8]]
+        with pytest.raises(ScenarioError, match="a rate is a share"):
+            ps.Scenario.from_markov_chain(chain, length=9, positions=[5], query=self.RATE)
+
+    def test_a_normal_approximation_may_leave_the_range_a_little(self):
+        assert ps.Scenario.from_worlds(self.worlds(0.5, 1.01, -0.01), query=self.RATE).dim == 1
 
 
 class TestStreams:

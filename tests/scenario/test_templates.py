@@ -166,8 +166,15 @@ class TestPrevalence:
         assert bent.priors[0].origin.endswith("normal approximation by the delta method")
 
     def test_the_spread_of_a_constant_is_zero_without_doubt(self):
-        table = pa.table({"ill": ["yes", "no"] * 4, "x": [1.0] * 8, "y": [0.0, 1, 2, 3] * 2})
-        query = summary(std=["x", "y"], correlation=[("x", "y")])
+        table = pa.table(
+            {
+                "ill": ["yes", "no"] * 6,
+                "part": ["one"] * 8 + ["two"] * 4,
+                "x": [1.0] * 8 + [2.0] * 4,
+                "y": [0.0, 1, 2, 3] * 3,
+            }
+        )
+        query = group_by({"part": ["one"]}, std=["x", "y"], correlation=[("x", "y")])
         scenario = Scenario.from_prevalence(
             table, column="ill", value="yes", shares=[0.25, 0.5], query=query
         )
@@ -250,6 +257,24 @@ class TestAttribute:
         with pytest.raises(TableError):
             Scenario.from_attribute(query=self.QUERY, values=[0.0, 2.0], history=history)
 
+    @pytest.mark.parametrize(("columns", "fits"), [(("a", "b"), False), (None, True)])
+    def test_a_case_of_columns_is_one_row(self, columns, fits, rng, tmp_path):
+        """Cases by the names of the statistics may be tables; by columns, a case is a row."""
+        rows = rng.multivariate_normal(self.MEAN, self.COV, size=50)
+        names = ("t", *(columns or self.QUERY.names))
+        history = pa.table(dict(zip(names, rows.T, strict=True)))
+        scenario = Scenario.from_attribute(
+            query=self.QUERY, values=[0.0, 2.0], history=history, name="t"
+        )
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+        two = pa.table({"a": [1.0, 2.0], "b": [2.0, 3.0]})
+        if fits:
+            assert release(scenario, two, certificate, ledger=tmp_path / "two").values.shape == (2,)
+        else:
+            with pytest.raises(ReleaseError, match="after a history of cases one row"):
+                release(scenario, two, certificate, ledger=tmp_path / "two")
+        assert release(scenario, two[:1], certificate, ledger=tmp_path / "one").values.shape == (2,)
+
     def test_a_gaussian_process_by_its_kernel(self):
         """Markov kernel: given the value at 2, times on both sides are independent."""
         mean, cov = gaussian_process(lambda s, t: np.exp(-abs(s - t)), [2.0, 1.0, 4.0], mean=3.0)
@@ -274,6 +299,16 @@ class TestMarkovChain:
         certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
         assert certificate.noise_std**2 == pytest.approx(59.7779278691121, rel=1e-7)
         assert certificate.evidence.full.differences.worst().max() == pytest.approx(6.0)
+
+    def test_a_release_has_a_row_for_each_time(self, tmp_path):
+        query = summary(count={"state": 1})
+        scenario = Scenario.from_markov_chain(self.CHAIN, length=12, positions=[5], query=query)
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
+        states = pa.table({"state": [0, 1] * 6})
+        for rows in (states[:10], pa.concat_tables([states, states])):
+            with pytest.raises(ReleaseError, match="one row for each time"):
+                release(scenario, rows, certificate, ledger=tmp_path / "ledger")
+        assert release(scenario, states, certificate, ledger=tmp_path / "ledger").values.size == 1
 
     THREE = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
     START = np.array([0.2, 0.5, 0.3])

@@ -37,7 +37,10 @@ def check_between(low: float, high: float, /, **named: float) -> None:
     """Each value lies strictly between `low` and `high`."""
     for name, value in named.items():
         if not (_is_number(value) and low < value < high):
-            msg = f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}"
+            hint = ""
+            if high == 1 and _is_number(value) and low < value / 100 < 1 < value:
+                hint = f"; write {value:g} % as {value / 100:g}"
+            msg = f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}{hint}"
             raise ArgumentError(msg)
 
 

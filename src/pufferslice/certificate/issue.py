@@ -11,7 +11,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
-from pufferslice._core.text import listed
+from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.fit import FITTED, fit_shape
@@ -55,6 +55,7 @@ from pufferslice.sensitivity.profiles import (
 from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 from pufferslice.sensitivity.tables import MatchingTables
+from pufferslice.sensitivity.whitening import Shape
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-6
 """What a coordinate without a wanted accuracy counts, of the one that counts most."""
@@ -121,6 +122,9 @@ def certify_release(
     from pufferslice.certificate.schema import check_statement  # noqa: PLC0415 - pydantic
 
     target = guarantee
+    if not is_a(target, Claim):
+        msg = f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
+        raise ArgumentError(msg)
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
     check_one_of(get_args(Effort), effort=effort)
     profile: AnyProfile | None
@@ -227,6 +231,16 @@ def certify_release(
             raise CalibrationError(msg)
         if calibrated_noise(evidence, options) < least:
             options = attrs.evolve(options, noise_std=least)
+    if not evidence.are_equal:
+        least = row_noise(scenario, fitted) * _GUARD_ROOM
+        if options.noise_std is not None and options.noise_std < least:
+            msg = (
+                "this noise does not hide one row, which the normal approximation of the priors "
+                f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
+            )
+            raise CalibrationError(msg)
+        if calibrated_noise(evidence, options) < least:
+            options = attrs.evolve(options, noise_std=least)
     statement = release_statement(evidence, options)
     try:
         check_statement(statement)
@@ -234,6 +248,20 @@ def certify_release(
         msg = "the noise or the scales are too large for a certificate; use other units"
         raise CalibrationError(msg) from None
     return Certificate(statement=statement, evidence=evidence)
+
+
+def row_noise(scenario: Scenario, shape: Shape | None) -> float:
+    """The least noise that hides what one row moves, where priors approximate tables of rows.
+
+    Its covariance is at least that of independent noise with a standard deviation of one row's
+    span in each coordinate. A normal approximation has no grain: it takes tables of integers, whose
+    means are multiples of one over the number of rows, for a smooth distribution, and an outlier
+    for a spread that hides everything. With less noise both could be read off the release.
+    """
+    if not scenario.row_spans:
+        return 0.0
+    coloring = np.eye(scenario.dim) if shape is None else shape.coloring
+    return float(np.linalg.norm(np.linalg.solve(coloring, np.diag(scenario.row_spans)), 2))
 
 
 def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:

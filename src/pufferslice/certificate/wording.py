@@ -259,7 +259,10 @@ def _claim(statement: Mapping[str, Any]) -> str:
         rule = f" ({method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')})"
     reason = ""
     if not noise["calibrated"]:
-        reason = "\nThe noise was chosen by the data holder, not calibrated to the claim."
+        reason = (
+            "\nThe noise was chosen by the data holder, or by what one row moves, not calibrated "
+            "to the claim."
+        )
     elif noise["std"] and not isinstance(claim, GuessGuarantee) and spent < claim.bound / 2:
         reason = (
             "\nThe priors hide the secret to this degree by themselves: the least noise is added."

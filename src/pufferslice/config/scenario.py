@@ -553,7 +553,7 @@ class PrevalenceSection(WorldsTemplate):
     property: ConditionTable = key(example={"column": "sex", "equals": "Female"})
     """What some rows have: a condition as in `rate`."""
     shares: Numbers = key(example=[0.3, 0.325, 0.35])
-    """The share of rows that have it, in each world."""
+    """The share of rows that have it, in each world; public, so yours must not stand out."""
     n_rows: int | None = key(None, example=32_561)
     """Rows of a world, and of what is released; left out, as many as the table has."""
     design: Annotated[str, Word(*DESIGNS)] = key("stratified", example="stratified")
@@ -726,7 +726,7 @@ class VolumeSection(WorldsTemplate):
 
     reads_table: ClassVar[bool] = True
     sizes: Annotated[tuple[int, ...], Field(strict=False)] = key(example=[29_000, 30_000, 31_000])
-    """Numbers of rows that it could have."""
+    """Numbers of rows it could have, also its own, which must not stand out: all are public."""
 
     def numbers(self) -> Sequence[float]:
         """The sizes."""

@@ -105,7 +105,7 @@ STARTERS: Final[Mapping[str, Starter]] = {
         "",
         {
             "data": _CENSUS,
-            "volume": {"sizes": [31_000, 32_561, 34_000]},
+            "volume": {"sizes": [31_061, 32_561, 34_061]},
             "secret": {"pairs": {"ratio": 1.06}},
             "query": {
                 "distribution": "worlds",

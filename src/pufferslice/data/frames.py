@@ -26,6 +26,11 @@ Frame = nw.DataFrame[Any]
 
 MISSING_POLICIES = ("refuse", "drop-rows")
 """What may be done about rows with missing values."""
+FILL_OR_DROP: Final = (
+    'Fill them in, or leave those rows out: missing = "drop-rows" under [data] of a scenario file, '
+    '--missing drop-rows without one, query.with_missing("drop-rows") in Python; the number left '
+    "out is stated"
+)
 
 CalendarPart = Literal["hour", "weekday", "day"]
 
@@ -229,11 +234,7 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
     if missing == "refuse":
         counts = {name: int(np.count_nonzero(_missing_values(frame[name]))) for name in columns}
         named = counted({name: count for name, count in counts.items() if count})
-        msg = (
-            f"{n_missing} of {len(frame)} rows have missing values ({named}). Fill them in, or "
-            'leave those rows out with query.with_missing("drop-rows"), --missing drop-rows on the '
-            "command line; the number left out is stated"
-        )
+        msg = f"{n_missing} of {len(frame)} rows have missing values ({named}). {FILL_OR_DROP}"
         raise TableError(msg)
     if n_missing == len(frame):
         named = listed(columns)

@@ -43,6 +43,9 @@ _LOCAL: Final = ("file", "local")
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK = b"PAR1"
 _GZIP_MARK = b"\x1f\x8b"
+_FROM_A_SPREADSHEET = (
+    "Export a spreadsheet as CSV UTF-8, with commas between cells and decimal points"
+)
 _BYTES_AT_ONCE = 2**20
 _MOST_LOOKS = 2**8
 
@@ -181,7 +184,7 @@ def suffix_of(path: DataFile) -> str:
         return suffix
     msg = (
         f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
-        "glob of Parquet files"
+        f"glob of Parquet files. {_FROM_A_SPREADSHEET}"
     )
     raise TableError(msg)
 
@@ -334,6 +337,14 @@ def text_of(path: DataFile) -> Iterator[IO[bytes]]:
                 start = text.read(4096)
                 if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
                     raise not_what_it_says(path, "UTF-8 text", start)
+                header, separator = start.partition(b"\n")[0], SEPARATORS[suffix_of(path)]
+                if b";" in header and separator.encode() not in header:
+                    msg = (
+                        f"{str(path)!r} separates its cells by ';', expected {separator!r}. "
+                        f"{_FROM_A_SPREADSHEET}; or read it with pandas.read_csv(..., sep=';', "
+                        "decimal=',') and pass the data frame, or write that with to_csv"
+                    )
+                    raise TableError(msg)
                 text.seek(0)
                 yield text
     except UnicodeDecodeError:
@@ -359,9 +370,10 @@ def not_what_it_says(path: DataFile, wanted: str, head: bytes = b"") -> TableErr
     """The error for a file whose first bytes are not what its name says."""
     kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
     kind = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
+    hint = f". {_FROM_A_SPREADSHEET}" if kind == "something else" and wanted == "UTF-8 text" else ""
     return TableError(
         f"{str(path)!r} is not what its name says: expected {wanted}, found {kind}. Rename it or "
-        "convert it"
+        f"convert it{hint}"
     )
 
 

@@ -101,6 +101,11 @@ class RowMeans:
     """From means, shape (n_terms,), and a number of rows to outputs in the user's units, shape
     (dim,). Analytic: its derivatives are read off complex arguments."""
 
+    def slopes(self, mean: Floats, n_rows: int) -> Floats:
+        """Derivatives of the outputs by the means, shape (dim, n_terms)."""
+        steps = mean + 1j * _STEP * np.eye(len(mean))
+        return np.stack([self.function(step, n_rows).imag / _STEP for step in steps], axis=1)
+
     def moments(self, mean: Floats, cov: Floats, n_rows: int) -> tuple[Floats, Floats]:
         r"""Mean and covariance of the query on rows whose terms have this mean and covariance.
 
@@ -108,19 +113,22 @@ class RowMeans:
 
         Exact for a linear query; else the first order, the delta method.
         """
-        steps = mean + 1j * _STEP * np.eye(len(mean))
-        slopes = np.stack([self.function(step, n_rows).imag / _STEP for step in steps], axis=1)
+        slopes = self.slopes(mean, n_rows)
         return self.function(mean, n_rows), slopes @ (cov / n_rows) @ slopes.T
 
 
 @final
 class RowMoments:
-    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983)."""
+    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983).
+
+    Also the lowest and highest value of each term, `ends`, of shape (2, n_terms).
+    """
 
     def __init__(self, n_terms: int = 0) -> None:
         self.n_rows = 0
         self.mean: Floats = np.zeros(n_terms)
         self._squares: Floats = np.zeros((n_terms, n_terms))
+        self.ends: Floats = np.zeros((2, n_terms))
 
     def add(self, terms: Floats) -> None:
         """Add rows, shape (n_rows, n_terms)."""
@@ -129,9 +137,12 @@ class RowMoments:
         mean = terms.mean(axis=0)
         centred = terms - mean
         squares = centred.T @ centred
+        ends = np.stack([terms.min(axis=0), terms.max(axis=0)])
         if not self.n_rows:
             self.n_rows, self.mean, self._squares = len(terms), mean, squares
+            self.ends = ends
             return
+        self.ends = np.stack([np.minimum(self.ends[0], ends[0]), np.maximum(self.ends[1], ends[1])])
         total = self.n_rows + len(terms)
         apart = mean - self.mean
         between = np.outer(apart, apart) * (self.n_rows * (len(terms) / total))

@@ -17,11 +17,13 @@ from pufferslice.queries.ranges import Box, range_words
 
 _MOST_SHOWN: Final = 8
 _MOST_COMPARED: Final = 5_000
+_SLACK: Final = 1e-9
+"""Of declared values beyond the ends of a statistic, for rounding."""
 
 
 def check_varied(query: Query, frames: Sequence[Frame]) -> None:
     """Over all frames together, conditions hold for some rows only, and columns vary."""
-    check_ends(query, _ends(query, frames), frames)
+    check_ends(query, row_ends(query, frames), frames)
 
 
 def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None:
@@ -41,7 +43,7 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
         who = "every row meets" if low > 0 else "no row meets"
         hint = ""
         if low == 0 and coordinate.condition.comparison == "equals":
-            hint = _near_matches(coordinate.column, str(coordinate.condition.value), frames)
+            hint = near_matches(coordinate.column, str(coordinate.condition.value), frames)
         msg = (
             f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
             f"nothing.{hint} Compare with a value that some rows have and others have not"
@@ -67,8 +69,24 @@ def check_reached(query: Query, ends: Floats) -> None:
         raise ScenarioError(msg)
 
 
-def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
-    """Lowest and highest number, or flag, of the column of each coordinate."""
+def check_possible(query: Query, ends: Floats) -> None:
+    """Declared values of each statistic are ones that it can have, whatever the rows.
+
+    `ends` are the lowest and highest of them, shape (2, dim); infinity above minus infinity if
+    there are none.
+    """
+    for name, coordinate, low, high in zip(query.names, query.coordinates, *ends, strict=True):
+        if low < coordinate.low - _SLACK or high > coordinate.high + _SLACK:
+            msg = (
+                f"{quoted(name)} lies between {coordinate.low:g} and {coordinate.high:g}, and a "
+                "declared world gives it another value. Declare the worlds in the unit of the "
+                "statistic: a rate is a share from 0 to 1, neither a percentage nor a count"
+            )
+            raise ScenarioError(msg)
+
+
+def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
+    """Lowest and highest number, or flag, of the column of each coordinate, shape (2, dim)."""
     ends = np.array([[np.inf] * query.dim, [-np.inf] * query.dim])
     for place, coordinate in enumerate(query.coordinates):
         for frame in frames:
@@ -83,7 +101,7 @@ def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
     return ends
 
 
-def _near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
+def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
     """A hint at labels that occur at least twice and look like that of the condition."""
     counts: Counter[str] = Counter()
     for frame in frames:

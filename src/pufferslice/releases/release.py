@@ -27,7 +27,7 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.issue import required_evidence, row_noise
 from pufferslice.certificate.wording import (
     INSECURE,
     INTERVAL_STDS,
@@ -411,6 +411,12 @@ def _check_certificate(
         )
         raise ReleaseError(msg)
     required_evidence(certificate)
+    if 0 < certificate.noise_std < row_noise(scenario, certificate.shape):
+        msg = (
+            "the certificate's noise does not hide one row, which the normal approximation of the "
+            "scenario's priors needs; certify the scenario again"
+        )
+        raise ReleaseError(msg)
     verification = verify(certificate, scenario=scenario, progress=progress)
     if not verification.holds:
         msg = (

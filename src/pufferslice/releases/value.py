@@ -149,7 +149,8 @@ def _check_size(scenario: Scenario, *n_rows: int) -> None:
     if sizes and not sizes & {*n_rows}:
         msg = (
             "the worlds have tables of other sizes than the rows that were given; release a table "
-            "with as many rows as one of them has"
+            "with as many rows as one of them has: for a Markov chain one row for each time, after "
+            "a history of cases one row"
         )
         raise ReleaseError(msg)
 

@@ -21,7 +21,14 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
 from pufferslice.queries.query import RowMoments
-from pufferslice.queries.variation import check_reached, check_varied
+from pufferslice.queries.variation import (
+    check_ends,
+    check_possible,
+    check_reached,
+    check_varied,
+    near_matches,
+    row_ends,
+)
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -91,7 +98,8 @@ class Instance(NamedTuple):
 class Scenario:
     """Secrets, the pairs to protect, the priors, and the query of one release.
 
-    Build one with `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
+    Build one with `from_prevalence`, `from_attribute`, `from_markov_chain`, `from_volume`,
+    `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
     """
 
     distribution: Literal["groups", "bootstrap", "records", "worlds"]
@@ -110,6 +118,10 @@ class Scenario:
     """Rows left out because of missing values."""
     counted_range: Mapping[str, Any] | None = None
     """Where streamed rows were counted, described as a range of a query is."""
+    row_spans: tuple[float, ...] = ()
+    """By how much one row can move each coordinate, in scaled units, where the distributions are
+    normal approximations of tables of drawn rows: noise must hide that, because the approximation
+    does not know it. Confidential."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -269,7 +281,16 @@ class Scenario:
             query=query,
             n_dropped=sum(world.n_dropped for world in of_tables.values()),
         )
-        check_reached(query, joined_ends(result.ends for result in results.values()))
+        ends = joined_ends(result.ends for result in results.values())
+        check_reached(query, ends)
+        # A normal approximation may leave the range of a statistic, but not with most of its mass.
+        normal = [
+            np.stack([world.mean + spread, world.mean - spread])
+            for world in worlds.values()
+            if isinstance(world, GaussianDistribution)
+            for spread in (2 * np.sqrt(np.diag(world.cov)),)
+        ]
+        check_possible(query, joined_ends([ends, *normal]))
         free = attrs.evolve(query, range=None)
         check_clipping(
             scenario,
@@ -315,6 +336,8 @@ class Scenario:
         needed = list(dict.fromkeys((column, *query.columns)))
         n_dropped = n_with = n_without = 0
         first, second = RowMoments(), RowMoments()
+        ends: list[Floats] = []
+        latest: list[Frame] = []
         parts = complete_frames(
             read_if_needed(table, query, whole=prior == "draws"),
             needed,
@@ -325,19 +348,26 @@ class Scenario:
             n_dropped += n_missing
             if not len(part):
                 continue
-            frame, has = part, condition.flags(part, column)
+            latest, has = [part], condition.flags(part, column)
+            ends.append(row_ends(query, latest))
             n_with += int(np.count_nonzero(has))
             n_without += int(np.count_nonzero(~has))
             if prior == "gaussian":
                 means = row_means_of(query, part)
                 first.add(means.terms[has])
                 second.add(means.terms[~has])
+        property_name = condition.on(column)
+        spans: list[Floats] = []
         if min(n_with, n_without) < FEWEST_ROWS:
+            hint = ""
+            if not n_with and condition.comparison == "equals":
+                hint = near_matches(column, str(condition.value), latest)
             msg = (
-                f"a prevalence needs at least {FEWEST_ROWS} rows with the property and "
-                f"{FEWEST_ROWS} without; choose another value"
+                f"a prevalence needs at least {FEWEST_ROWS} rows with {quoted(property_name)} and "
+                f"{FEWEST_ROWS} without.{hint} Correct the value, or choose another"
             )
             raise ScenarioError(msg)
+        check_ends(query, joined_ends(ends), latest)
         n = n_with + n_without if n_rows is None else n_rows
         check_count(FEWEST_ROWS, n_rows=n)
         names = share_names(shares)
@@ -345,9 +375,9 @@ class Scenario:
         if len(set(sizes.values())) != len(sizes):
             msg = f"two shares give the same number of rows among {n}; take shares further apart"
             raise ArgumentError(msg)
-        property_name = condition.on(column)
         worlds: dict[str, Any] = {}
         if prior == "gaussian":
+            row_span = np.ptp(joined_ends([first.ends, second.ends]), axis=0)
             (mean_1, cov_1), (mean_0, cov_0) = (
                 (moments.mean, moments.covariance) for moments in (first, second)
             )
@@ -356,8 +386,10 @@ class Scenario:
                 cov = share * cov_1 + (1 - share) * cov_0
                 if design == "independent":
                     cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
-                mean, cov = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
+                row_mean = share * mean_1 + (1 - share) * mean_0
+                mean, cov = means.moments(row_mean, cov, n)
                 worlds[name] = GaussianDistribution(mean=mean, cov=cov)
+                spans.append(np.abs(means.slopes(row_mean, n)) @ row_span / n)
             origin = (
                 f"mean and covariance of rows with and without {property_name}, drawn with "
                 f"replacement ({design}) to {n} rows; {approximation(query)}"
@@ -365,7 +397,7 @@ class Scenario:
         else:
             check_count(2, n_draws=n_draws)
             check_count(0, seed=seed or 0)
-            evaluate = query.bound(frame)
+            evaluate = query.bound(*latest)
             groups = np.flatnonzero(has), np.flatnonzero(~has)
             for number, (name, size) in enumerate(sizes.items(), start=1):
                 rng = np.random.default_rng([seed or 0, number])
@@ -384,7 +416,8 @@ class Scenario:
         scenario = cls.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
         )
-        return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
+        n_rows_of = dict.fromkeys(worlds, n)
+        return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=n_rows_of, spans=spans)
 
     @classmethod
     def from_attribute(
@@ -403,13 +436,15 @@ class Scenario:
 
         `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
         or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
-        earlier cases: a column `name`, and one for each statistic, by its name or its column. The
-        secret is which of `values` it has. Pairs: all, or values that differ by at most `within`.
-        The `source` is a public model, or held-out data for a history, unless another is given.
+        earlier cases: a column `name`, and one for each statistic, by its name or its column (a
+        release is then one row, as a case is). The secret is which of `values` it has. Pairs: all,
+        or values that differ by at most `within`. The `source` is a public model, or held-out data
+        for a history, unless another is given.
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             msg = "give mean and cov together, or a history to take them from"
             raise ArgumentError(msg)
+        n_rows = None
         if history is None:
             joint = GaussianDistribution(mean=mean, cov=cov)
             origin = (
@@ -426,6 +461,8 @@ class Scenario:
                 np.column_stack([floats_of(frame, column) for column in (name, *labels)])
             )
             origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
+            if tuple(labels) != query.names:
+                n_rows = 1  # a value of a column is the statistic of a table with one row
         if joint.dim != query.dim + 1:
             msg = (
                 f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, "
@@ -442,7 +479,8 @@ class Scenario:
         pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
         source = source or ("public_model" if history is None else "held_out")
         scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
-        return _with_origin(scenario, origin)
+        sizes = dict.fromkeys(worlds, n_rows) if n_rows else None
+        return _with_origin(scenario, origin, n_rows=sizes)
 
     @classmethod
     def from_markov_chain(
@@ -469,7 +507,8 @@ class Scenario:
         the first, which follows), in each of the `windows` (by default all times), which are
         `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
         counts that are too rare for that; the certificate says how much. Chains with too many
-        counts need `n_draws` with a public `seed`: the drawn counts are then the prior.
+        counts need `n_draws` with a public `seed`: the drawn counts are then the prior. A release
+        takes one row for each time.
         """
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
         check_count(2, length=length)
@@ -551,7 +590,8 @@ class Scenario:
             part = cls.from_worlds(
                 worlds, query=query, pairs=pairs, source=source, name="state at a time"
             )
-            part = _with_origin(part, origin, name=str(name))
+            n_rows = dict.fromkeys(worlds, length)
+            part = _with_origin(part, origin, n_rows=n_rows, name=str(name))
             scenario = part if scenario is None else scenario.with_prior(part)
         if scenario is None:
             msg = "transition must hold at least one chain"
@@ -577,6 +617,8 @@ class Scenario:
         """
         check_level(query, "table", "worlds")
         n_dropped, rows = 0, RowMoments()
+        ends: list[Floats] = []
+        latest: list[Frame] = []
         whole = read_if_needed(table, query)
         parts = complete_frames(whole, query.columns, query.missing, progress)
         for part, n_missing in parts:
@@ -584,20 +626,25 @@ class Scenario:
             if len(part):
                 means = row_means_of(query, part)
                 rows.add(means.terms)
+                latest = [part]
+                ends.append(row_ends(query, latest))
         if rows.n_rows < FEWEST_ROWS:
             msg = f"a volume needs at least {FEWEST_ROWS} complete rows"
             raise ScenarioError(msg)
+        check_ends(query, joined_ends(ends), latest)
         if len(set(sizes)) != len(sizes) or len(sizes) < 2:
             msg = "sizes must be at least two different numbers of rows"
             raise ArgumentError(msg)
         worlds: dict[str, Any] = {}
         names: dict[str, float] = {}
+        spans: list[Floats] = []
         for size in sizes:
             check_count(FEWEST_ROWS, size=size)
             label = f"{size:,} rows"
             names[label] = float(size)
             mean, cov = means.moments(rows.mean, rows.covariance, size)
             worlds[label] = GaussianDistribution(mean=mean, cov=cov)
+            spans.append(np.abs(means.slopes(rows.mean, size)) @ np.ptp(rows.ends, axis=0) / size)
         pairs: Pairs = "all" if ratio is None else ordered_pairs(names, ratio=ratio)
         scenario = cls.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name="number of rows"
@@ -607,6 +654,7 @@ class Scenario:
             f"mean and covariance of the rows, drawn with replacement; {approximation(query)}",
             n_dropped=n_dropped,
             n_rows={name: int(n) for name, n in names.items()},
+            spans=spans,
         )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
@@ -628,7 +676,13 @@ class Scenario:
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
         dropped = self.n_dropped + other.n_dropped
-        return attrs.evolve(self, priors=(*self.priors, *added), n_dropped=dropped)
+        spans = [part.row_spans for part in (self, other) if part.row_spans]
+        return attrs.evolve(
+            self,
+            priors=(*self.priors, *added),
+            n_dropped=dropped,
+            row_spans=tuple(np.max(spans, axis=0).tolist()) if spans else (),
+        )
 
     def with_sampled_priors(self) -> "Scenario":
         """This scenario, but the priors are populations that are known only through the draws.
@@ -831,11 +885,20 @@ def _with_origin(
     n_dropped: int = 0,
     n_rows: Mapping[str, int] | None = None,
     name: str = "declared",
+    spans: Sequence[Floats] = (),
 ) -> Scenario:
-    """The scenario with a sentence about its prior, and the rows that a release must have."""
+    """The scenario with a sentence about its prior, and the rows that a release must have.
+
+    `spans` are, for each world, by how much one row can move each statistic.
+    """
     (prior,) = scenario.priors
     prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
-    return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)
+    return attrs.evolve(
+        scenario,
+        priors=(prior,),
+        n_dropped=scenario.n_dropped + n_dropped,
+        row_spans=tuple((np.max(spans, axis=0) / scenario.query.scales).tolist()) if spans else (),
+    )
 
 
 def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:

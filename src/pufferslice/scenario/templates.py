@@ -242,7 +242,7 @@ def share_names(shares: Sequence[float]) -> dict[str, float]:
         msg = f"shares must be at least two numbers between 0 and 1, got {given(shares)}"
         raise ArgumentError(msg)
     for share in shares:
-        check_between(0, 1, share=share)
+        check_between(0, 1, shares=share)
     names = {f"{100 * share:.6g} %": float(share) for share in shares}
     if len(names) != len(shares):
         msg = "shares must be different"

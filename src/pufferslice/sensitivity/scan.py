@@ -30,7 +30,15 @@ from pufferslice._core.files import (
 )
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, n_cores, silent
-from pufferslice.data.frames import Frame, check_columns, counted, frame_of, labels_of, missing_rows
+from pufferslice.data.frames import (
+    FILL_OR_DROP,
+    Frame,
+    check_columns,
+    counted,
+    frame_of,
+    labels_of,
+    missing_rows,
+)
 from pufferslice.data.readers import (
     Piece,
     Reading,
@@ -166,9 +174,8 @@ class RowScan:
             }
             named = counted({name: n for name, n in by_column.items() if n})
             msg = (
-                f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). Fill them "
-                'in, or leave those rows out with query.with_missing("drop-rows"), --missing '
-                "drop-rows on the command line; the number left out is stated"
+                f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). "
+                f"{FILL_OR_DROP}"
             )
             raise TableError(msg)
         return frame[np.flatnonzero(~rows)], n_missing

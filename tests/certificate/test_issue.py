@@ -681,6 +681,8 @@ class TestGrainOfRows:
         )
         assert certificate.noise_std == pytest.approx(max(scenario.row_spans), rel=1e-6)
         assert verify(certificate, scenario=scenario).holds
+        (row,) = what_if(scenario, Guarantee.guess(at_most=0.6), bounds=[0.7]).rows
+        assert (row.noise_stds / self.MEANS.scales >= scenario.row_spans).all()
         correlated = [[1.0, 0.9], [0.9, 1.0]]
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.6), shape=correlated)
         noise = certificate.noise_std**2 * certificate.shape.covariance

@@ -38,7 +38,7 @@ from pufferslice.calibration.sphere import sphere_costs
 from pufferslice.calibration.unsliced import unsliced_cost
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import certify_release, required_evidence
+from pufferslice.certificate.issue import certify_release, required_evidence, row_noise
 from pufferslice.certificate.statement import (
     CertificateOptions,
     calibrated_noise,
@@ -131,11 +131,13 @@ class Sweep:
         bounds: Sequence[float] | None = None,
         *,
         delta: float = DELTA,
+        scenario: Scenario | None = None,
         progress: Progress = silent,
     ) -> "Sweep":
         """Other bounds of a certificate: epsilons, or shares of guesses; without, some around it.
 
-        Needs the evidence, and distributions that differ.
+        Needs the evidence, and distributions that differ. With the `scenario`, noise is at least
+        what one row moves, as where it is certified.
         """
         check_between(0, 1, delta=delta)
         statement = certificate.statement
@@ -149,7 +151,9 @@ class Sweep:
             names=tuple(statement["scenario"]["query"]["names"]),
             order=float(statement["unsliced"]["order"]),
             delta=delta,
-            rows=sweep_points(certificate, bounds, delta=delta, progress=progress),
+            rows=sweep_points(
+                certificate, bounds, delta=delta, scenario=scenario, progress=progress
+            ),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,7 +241,7 @@ def what_if(
     shape, a method, samples) certify it and ask `Sweep.of(certificate)`.
     """
     certificate = certify_release(scenario, guarantee, effort=effort, progress=progress)
-    return Sweep.of(certificate, bounds, delta=delta, progress=progress)
+    return Sweep.of(certificate, bounds, delta=delta, scenario=scenario, progress=progress)
 
 
 def _ladder(claim: Claim) -> tuple[float, ...]:
@@ -320,6 +324,7 @@ def sweep_points(
     bounds: Sequence[float],
     *,
     delta: float | None = None,
+    scenario: Scenario | None = None,
     progress: Progress = silent,
 ) -> tuple[SweepPoint, ...]:
     """For each bound (epsilon, or share of guesses) what the certificate would state.
@@ -333,6 +338,7 @@ def sweep_points(
     distance = float(certificate.statement["noise"]["implementation_delta"])
     scales = np.array(certificate.statement["scenario"]["query"]["scales"])
     order, full = unsliced_order(stated.target), evidence.full
+    least = 0.0 if scenario is None else row_noise(scenario, certificate.shape)
     coarse = full
     if isinstance(full.differences, MatchingTables):
         coarse = attrs.evolve(full, differences=full.differences.coarsened(_MOST_ENTRIES))
@@ -347,6 +353,8 @@ def sweep_points(
         target = stated.target.with_bound(bound)
         options = attrs.evolve(stated, target=target, noise_std=None)
         noise_std = _noise_or_none(evidence, options)
+        if noise_std is not None:
+            noise_std = max(noise_std, least)
         tight_std = closed_form_std = None
         if options.method is not None and options.method.rule == "tight":
             tight_std = noise_std

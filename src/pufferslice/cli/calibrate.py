@@ -14,6 +14,7 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
+    from pufferslice.scenario import Scenario
 
 _NOT_ABOUT_THE_CLAIM = frozenset(
     {
@@ -190,7 +191,7 @@ def calibrate(
             progress=progress,
         )
     if sweep:
-        _answer_sweep(certificate, bounds, plot, json=json)
+        _answer_sweep(certificate, request.scenario, bounds, plot, json=json)
         return
     note = "Nothing was written; add --out certificate.json to keep the certificate."
     if out is not None:
@@ -213,7 +214,12 @@ def calibrate(
 
 
 def _answer_sweep(
-    certificate: "Certificate", bounds: str | None, plot: Path | None, *, json: bool
+    certificate: "Certificate",
+    scenario: "Scenario",
+    bounds: str | None,
+    plot: Path | None,
+    *,
+    json: bool,
 ) -> None:
     """Print what other bounds would cost, with a picture of it if asked."""
     from pufferslice._core.files import CONFIDENTIAL, write_whole
@@ -222,7 +228,7 @@ def _answer_sweep(
 
     chosen = None if bounds is None else numbers(bounds, "--bounds")
     with progress_bar("bounds") as progress:
-        found = Sweep.of(certificate, chosen, progress=progress)
+        found = Sweep.of(certificate, chosen, scenario=scenario, progress=progress)
     text = str(found)
     if plot is not None:
         from pufferslice.report.sweep import sweep_svg

@@ -304,8 +304,7 @@ def opacus_step(case: Case, data: TensorDataset, *, mode: str) -> Step:
     model = ModuleValidator.fix(built(case.opacus_model or case.model))
     written_out = 0 if mode == "ghost" else 4 * case.batch_size * n_parameters(model)
     if 4 * written_out > available_bytes():
-        msg = f"{written_out / 2**30:.1f} GiB of gradients"
-        raise MemoryError(msg)
+        raise MemoryError(f"{written_out / 2**30:.1f} GiB of gradients")
     criterion = nn.CrossEntropyLoss()
     engine_made = PrivacyEngine().make_private(
         module=model,
@@ -496,8 +495,9 @@ def listed(known: Iterable[str]) -> Callable[[str], list[str]]:
 
     def read(text: str) -> list[str]:
         if unknown := set(text.split(",")) - set(known):
-            msg = f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}"
-            raise argparse.ArgumentTypeError(msg)
+            raise argparse.ArgumentTypeError(
+                f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}"
+            )
         return text.split(",")
 
     return read

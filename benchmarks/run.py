@@ -56,8 +56,9 @@ def measure(chosen: dict[str, Callable[[], list[Row]]]) -> list[Row]:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         for row in function():
             if set(row) != set(COLUMNS):
-                msg = f"{name}: a row must have the keys {', '.join(COLUMNS)}; got {sorted(row)}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"{name}: a row must have the keys {', '.join(COLUMNS)}; got {sorted(row)}"
+                )
             rows.append(row)
     return rows
 

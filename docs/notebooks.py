@@ -61,8 +61,9 @@ def notebook(name: str) -> dict[str, Any]:
     start, *parts = _SECTION.split(page)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     if source.section not in sections:
-        msg = f"{source.page} has no section {source.section!r} for the notebook {name!r}"
-        raise LookupError(msg)
+        raise LookupError(
+            f"{source.page} has no section {source.section!r} for the notebook {name!r}"
+        )
     before = list(sections)[: list(sections).index(source.section)]
     earlier = "".join([start, *(sections[title] for title in before)])
     cells = [

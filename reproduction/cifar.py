@@ -234,8 +234,7 @@ class CifarResult:
 def planned_runs(part: str) -> tuple[CifarRun, ...]:
     """The runs of one part, or of all, in the order in which they are trained."""
     if part not in {"all", *PARTS}:
-        msg = f"part must be one of {', '.join(PARTS)}, or all; got {part!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"part must be one of {', '.join(PARTS)}, or all; got {part!r}")
     chosen = PARTS if part == "all" else (part,)
     return tuple(run for name in chosen for run in _all_runs() if run.part == name)
 
@@ -306,8 +305,9 @@ def result_of(run: CifarRun, folder: Path) -> CifarResult | None:
         }
         return CifarResult(**(result | changed))
     except (ValueError, TypeError, KeyError) as error:
-        msg = f"{str(path)!r} is not the result of a run: {error!r}. Remove it to train again"
-        raise StorageError(msg) from error
+        raise StorageError(
+            f"{str(path)!r} is not the result of a run: {error!r}. Remove it to train again"
+        ) from error
 
 
 def train_all(

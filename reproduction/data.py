@@ -62,29 +62,29 @@ class Origin:
         """The folder that the environment names, which is required."""
         folder = os.environ.get(DATA_FOLDER)
         if not folder:
-            msg = (
+            raise StorageError(
+                errno.ENOENT,
                 f"{self.name} does not ship with the library: set {DATA_FOLDER} to a folder with "
-                f"{' or '.join(self.files)}. {self.where}"
+                f"{' or '.join(self.files)}. {self.where}",
             )
-            raise StorageError(errno.ENOENT, msg)
         return Path(folder)
 
     def missing_from(self, folder: Path) -> StorageError:
         """The error for a folder that has none of the files."""
         files = " or ".join(self.files)
-        msg = f"no {self.name} in {str(folder)!r}: there is no {files}. {self.where}"
-        return StorageError(errno.ENOENT, msg)
+        return StorageError(
+            errno.ENOENT, f"no {self.name} in {str(folder)!r}: there is no {files}. {self.where}"
+        )
 
     def damaged(
         self, path: Path, what: str, *, sha256: str, expected: str, error: Exception | None = None
     ) -> StorageError:
         """The error for a file with another checksum, or that cannot be read; shows no content."""
         reason = "" if error is None else f"it cannot be read ({type(error).__name__}), and "
-        msg = (
+        return StorageError(
             f"{str(path)!r} is damaged, or is not {self.name}: {reason}the SHA-256 of {what} is "
             f"{sha256}, expected {expected}. {self.where}"
         )
-        return StorageError(msg)
 
 
 @final
@@ -127,8 +127,7 @@ class _UciTable:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
                 content = file.read(_MOST_TABLE_BYTES + 1)
         if len(content) > _MOST_TABLE_BYTES:
-            msg = f"it has more than {_MOST_TABLE_BYTES} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"it has more than {_MOST_TABLE_BYTES} bytes")
         lines = content.decode("utf-8-sig").splitlines()
         separator = ";" if lines and ";" in lines[0] else ","
         rows = [",".join(row) for row in csv.reader(lines, delimiter=separator) if row]
@@ -364,8 +363,10 @@ def _files_in(folder: Path) -> dict[str, Path]:
         files = {part: place / name for part, name in names.items() if (place / name).exists()}
         if any(part in files for part in _TRAIN):
             if _TEST not in files:
-                msg = f"{str(place)!r} has CIFAR-10, but no {names[_TEST]}. {_CIFAR10.where}"
-                raise StorageError(errno.ENOENT, msg)
+                raise StorageError(
+                    errno.ENOENT,
+                    f"{str(place)!r} has CIFAR-10, but no {names[_TEST]}. {_CIFAR10.where}",
+                )
             return files
     raise _CIFAR10.missing_from(folder)
 
@@ -383,11 +384,9 @@ def _arrays(part: str, content: bytes) -> tuple[Bytes, Bytes]:
         images, labels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, 0]
     right = images.dtype == np.uint8 and images.shape == (IMAGES_PER_FILE, *_SHAPE)
     if not right or labels.shape != (IMAGES_PER_FILE,) or labels.dtype.kind not in "iu":
-        msg = "arrays of another shape or type"
-        raise ValueError(msg)
+        raise ValueError("arrays of another shape or type")
     if labels.min() < 0 or labels.max() >= len(CIFAR10_CLASSES):
-        msg = "labels of other classes"
-        raise ValueError(msg)
+        raise ValueError("labels of other classes")
     return images, labels.astype(np.uint8)
 
 
@@ -410,13 +409,12 @@ def _check_listed(path: Path, sha256: str) -> None:
         listed = {words[1].removeprefix("*"): words[0] for words in lines if len(words) == 2}
     expected = listed.get(path.name)
     if expected is None:
-        msg = (
+        raise StorageError(
             f"{str(path)!r} cannot be checked: its images have no published checksum of their own, "
             f"and no {CHECKSUMS} beside it lists the file, whose SHA-256 is {sha256}. Add the "
             "training files that are missing, as all five can be checked together, or take "
             f"{path.name!r} out. {_CIFAR10.where}"
         )
-        raise StorageError(msg)
     if sha256 != expected.lower():
         raise _CIFAR10.damaged(path, "the file", sha256=sha256, expected=expected)
 

@@ -94,8 +94,7 @@ class Outcome:
 
     def __attrs_post_init__(self) -> None:
         if any(list(row) != list(self.rows[0]) for row in self.rows):
-            msg = f"the rows of {self.experiment!r} must all have the same columns"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"the rows of {self.experiment!r} must all have the same columns")
 
     @property
     def verdict(self) -> str:
@@ -275,5 +274,4 @@ def experiment_named(name: str) -> Experiment:
         if experiment.name == name:
             return experiment
     names = ", ".join(experiment.name for experiment in EXPERIMENTS)
-    msg = f"there is no experiment {name!r}; choose one of {names}, or all"
-    raise ArgumentError(msg)
+    raise ArgumentError(f"there is no experiment {name!r}; choose one of {names}, or all")

@@ -655,11 +655,10 @@ def figures_of(outcome: Outcome) -> dict[str, Figure]:
         return {f"{name}-{prior}": one for prior, one in static_figures(outcome).items()}
     if name in FIGURES:
         return {name: FIGURES[name](outcome)}
-    msg = (
+    raise ArgumentError(
         f"there are no pictures for an experiment {name!r}; there are for "
         f"{', '.join(sorted((*FIGURES, *STUDIES)))}"
     )
-    raise ArgumentError(msg)
 
 
 def write_outcome(outcome: Outcome, folder: str | os.PathLike[str]) -> list[str]:

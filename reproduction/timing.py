@@ -57,11 +57,10 @@ def fitted_exponent(sizes: Sequence[float] | Floats, seconds: Sequence[float] | 
     """
     x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(seconds, dtype=float))
     if len(x) < 2 or len(x) != len(y) or np.ptp(x) == 0 or not np.isfinite(x + y).all():
-        msg = (
+        raise ArgumentError(
             "a slope needs two or more different sizes and as many times, all above 0; got "
             f"{len(x)} sizes and {len(y)} times"
         )
-        raise ArgumentError(msg)
     centered = x - x.mean()
     return float(centered @ y / (centered @ centered))
 

@@ -176,8 +176,9 @@ def _result(request: TrainingRequest) -> RunResult:
     try:
         return RunResult.from_json(parsed_json(read_bytes(path, "document")))
     except (ValueError, TypeError, KeyError) as error:
-        msg = f"{str(path)!r} is not the result of a run: {error}. Remove it to train again"
-        raise StorageError(msg) from error
+        raise StorageError(
+            f"{str(path)!r} is not the result of a run: {error}. Remove it to train again"
+        ) from error
 
 
 def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:

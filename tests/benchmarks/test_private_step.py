@@ -46,8 +46,7 @@ def test_memory_is_that_of_a_process_with_torch(private_step, case):
 
 def test_a_contender_that_fails_is_named_with_the_reason(private_step, case, monkeypatch):
     def failing(case, data):
-        msg = "no rule\nfor this layer"
-        raise NotImplementedError(msg)
+        raise NotImplementedError("no rule\nfor this layer")
 
     monkeypatch.setitem(private_step.CONTENDERS, "hooks", failing)
     found = private_step.times(case, ["hooks"], rounds=1)

@@ -63,8 +63,7 @@ def test_noise_is_drawn_where_the_cache_folder_cannot_be_written(tmp_path):
 
 def test_another_failure_of_numba_is_not_hidden(monkeypatch):
     def broken(function):
-        msg = "unknown locator"
-        raise RuntimeError(msg)
+        raise RuntimeError("unknown locator")
 
     monkeypatch.setattr(kernels, "_Cache", broken)
     with pytest.raises(RuntimeError, match="unknown locator"):

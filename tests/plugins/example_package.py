@@ -37,8 +37,7 @@ class Cautious:
 
     def check(self, sampling, differing):
         if sampling.name != "poisson":
-            msg = "cautious needs Poisson sampling"
-            raise ValueError(msg)
+            raise ValueError("cautious needs Poisson sampling")
 
     def step_costs(self, order, sampling, n_differing, noise_multipliers):
         costs = LogMoment().step_costs(order, sampling, n_differing, noise_multipliers)
@@ -63,5 +62,4 @@ def number():
 
 
 def secretive():
-    msg = "record 17 is Ada"
-    raise ValueError(msg)
+    raise ValueError("record 17 is Ada")

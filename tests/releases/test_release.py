@@ -632,8 +632,7 @@ def fails_as_told(table):
     if told == "division":
         return 1 / 0
     if told == "refusal":
-        msg = "the secret is told"
-        raise ReleaseError(msg)
+        raise ReleaseError("the secret is told")
     return {"one number": [1.0], "text": "told", "nan": [math.nan, 2.0], "value": [3.0, 2.0]}[told]
 
 

@@ -49,11 +49,10 @@ def locked(values: Any) -> Floats:  # whatever numpy can read as numbers
     try:
         array = np.array(values, dtype=np.float64, order="C", copy=True)
     except (TypeError, ValueError):
-        msg = (
+        raise ArgumentError(
             f"expected numbers, got {type(values).__name__} that is not all numbers, or whose rows "
             "are not of one length; convert it first"
-        )
-        raise ArgumentError(msg) from None  # the message of numpy quotes the value
+        ) from None  # the message of numpy quotes the value
     array.setflags(write=False)
     return array
 
@@ -64,11 +63,10 @@ def locked_integers(values: Any) -> Integers:
         array = np.array(values, order="C", copy=True)
         integers = array.astype(np.int64) if array.dtype.kind in "iu" else _integers(array)
     except (TypeError, ValueError, OverflowError):
-        msg = (
+        raise ArgumentError(
             f"expected integers, got {type(values).__name__} that is not all integers "
             "(floats below 2^53), or whose rows are not of one length; convert it first"
-        )
-        raise ArgumentError(msg) from None
+        ) from None
     array = np.ascontiguousarray(integers)
     array.setflags(write=False)
     return array
@@ -84,8 +82,7 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
                 for member in archive.infolist()
             }
     except DAMAGED as error:
-        msg = f"no numpy archive, or a damaged one: {type(error).__name__}"
-        raise ValueError(msg) from error
+        raise ValueError(f"no numpy archive, or a damaged one: {type(error).__name__}") from error
 
 
 def array_in(content: bytes) -> npt.NDArray[Any]:
@@ -93,8 +90,7 @@ def array_in(content: bytes) -> npt.NDArray[Any]:
     try:
         return _array(content)
     except DAMAGED as error:
-        msg = f"no numpy array, or a damaged one: {type(error).__name__}"
-        raise ValueError(msg) from error
+        raise ValueError(f"no numpy array, or a damaged one: {type(error).__name__}") from error
 
 
 def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
@@ -111,8 +107,7 @@ def _array(content: bytes) -> npt.NDArray[Any]:
     shape, _, dtype = read_header(file)
     # Checked before numpy allocates what the header asks for.
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-        msg = "the size of the array differs from its header"
-        raise ValueError(msg)
+        raise ValueError("the size of the array differs from its header")
     file.seek(0)
     array: npt.NDArray[Any] = form.read_array(file, allow_pickle=False)
     return array
@@ -120,10 +115,8 @@ def _array(content: bytes) -> npt.NDArray[Any]:
 
 def _integers(array: npt.NDArray[Any]) -> Integers:
     if array.dtype.kind == "c":
-        msg = "they are complex numbers"
-        raise ValueError(msg)
+        raise ValueError("they are complex numbers")
     floats = array.astype(np.float64)
     if not (np.abs(floats) < 2.0**53).all() or (floats != np.floor(floats)).any():
-        msg = "not all of them are integers below 2^53"
-        raise ValueError(msg)
+        raise ValueError("not all of them are integers below 2^53")
     return floats.astype(np.int64)

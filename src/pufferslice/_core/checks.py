@@ -21,16 +21,18 @@ def check_above(limit: float, /, **named: float) -> None:
     """Each value is a finite number greater than `limit`."""
     for name, value in named.items():
         if not (_is_number(value) and value > limit and math.isfinite(value)):
-            msg = f"{name} must be a finite number greater than {limit:g}, got {given(value)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be a finite number greater than {limit:g}, got {given(value)}"
+            )
 
 
 def check_at_least(limit: float, /, **named: float) -> None:
     """Each value is a finite number no smaller than `limit`."""
     for name, value in named.items():
         if not (_is_number(value) and value >= limit and math.isfinite(value)):
-            msg = f"{name} must be a finite number and at least {limit:g}, got {given(value)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be a finite number and at least {limit:g}, got {given(value)}"
+            )
 
 
 def check_between(low: float, high: float, /, **named: float) -> None:
@@ -40,32 +42,32 @@ def check_between(low: float, high: float, /, **named: float) -> None:
             hint = ""
             if high == 1 and _is_number(value) and low < value / 100 < 1 < value:
                 hint = f"; write {value:g} % as {value / 100:g}"
-            msg = f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}{hint}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}{hint}"
+            )
 
 
 def check_share(**named: float) -> None:
     """Each value is a number from 0 to 1, ends included."""
     for name, value in named.items():
         if not (_is_number(value) and 0 <= value <= 1):
-            msg = f"{name} must be a number from 0 to 1, got {given(value)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} must be a number from 0 to 1, got {given(value)}")
 
 
 def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
     for name, value in named.items():
         if is_a(value, bool) or not is_a(value, int | np.integer) or value < least:
-            msg = f"{name} must be an integer and at least {least}, got {given(value)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be an integer and at least {least}, got {given(value)}"
+            )
 
 
 def check_one_of(choices: Sequence[str], **named: str) -> None:
     """Each value is one of the given words."""
     for name, value in named.items():
         if not is_a(value, str) or value not in choices:
-            msg = f"{name} must be one of {', '.join(choices)}; got {given(value)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} must be one of {', '.join(choices)}; got {given(value)}")
 
 
 def check_finite(**named: npt.NDArray[np.float64]) -> None:
@@ -73,46 +75,48 @@ def check_finite(**named: npt.NDArray[np.float64]) -> None:
     for name, values in named.items():
         bad = int(np.count_nonzero(~np.isfinite(values)))
         if bad:
-            msg = f"{name} must be finite; {bad} of {values.size} values are NaN or infinite"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be finite; {bad} of {values.size} values are NaN or infinite"
+            )
 
 
 def check_unique(what: str, names: Iterable[str]) -> None:
     """No name occurs twice."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        msg = f"{what} must be different from each other; {listed(twice, quoted)} repeats"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"{what} must be different from each other; {listed(twice, quoted)} repeats"
+        )
 
 
 def check_unit_rows(**named: npt.NDArray[np.float64]) -> None:
     """Each array is a non-empty matrix whose rows have Euclidean norm 1."""
     for name, rows in named.items():
         if rows.ndim != 2 or rows.size == 0:
-            msg = f"{name} must have shape (n_directions, dim), both at least 1; got {rows.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must have shape (n_directions, dim), both at least 1; got {rows.shape}"
+            )
         check_finite(**{name: rows})
         off = np.abs(np.linalg.norm(rows, axis=1) - 1.0)
         if off.max() > UNIT_TOLERANCE:
             row = int(off.argmax())
             norm = float(np.linalg.norm(rows[row]))
-            msg = f"{name} must be unit vectors; row {row} has norm {norm!r}. Divide it by its norm"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be unit vectors; row {row} has norm {norm!r}. Divide it by its norm"
+            )
 
 
 def check_probabilities(*, length: int, **named: npt.NDArray[np.float64]) -> None:
     """Each array is a probability vector of the given length."""
     for name, values in named.items():
         if values.shape != (length,):
-            msg = f"{name} must have shape ({length},), got {values.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} must have shape ({length},), got {values.shape}")
         check_finite(**{name: values})
         if values.min() < 0 or abs(float(values.sum()) - 1.0) > UNIT_TOLERANCE:
-            msg = (
+            raise ArgumentError(
                 f"{name} must be non-negative and sum to 1; "
                 f"smallest {float(values.min())!r}, sum {float(values.sum())!r}"
             )
-            raise ArgumentError(msg)
 
 
 def plain_float(value: Any) -> Any:  # whatever an argument can be

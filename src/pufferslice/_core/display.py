@@ -58,8 +58,9 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
     try:
         import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
     except ModuleNotFoundError as error:
-        msg = "to_pandas needs pandas; install it with: pip install pandas"
-        raise MissingExtraError(msg) from error
+        raise MissingExtraError(
+            "to_pandas needs pandas; install it with: pip install pandas"
+        ) from error
     return pd.DataFrame(list(rows))
 
 

@@ -80,11 +80,10 @@ def check_local(path: str | os.PathLike[str]) -> None:
     protocol = protocol_of(path)
     if protocol is not None:
         # Without the rest of the URL, which may hold a password.
-        msg = (
+        raise StorageError(
             f"a URL of {protocol}:// cannot be used here: only tables of data are read from other "
             "filesystems, and files are written to local ones, whole or not at all. Give a path"
         )
-        raise StorageError(msg)
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
@@ -171,8 +170,10 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     try:
         Path(path).mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
-        msg = f"cannot make the folder {str(path)!r}: {error.strerror or error}; name another one"
-        raise StorageError(error.errno, msg) from error
+        raise StorageError(
+            error.errno,
+            f"cannot make the folder {str(path)!r}: {error.strerror or error}; name another one",
+        ) from error
 
 
 def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
@@ -190,8 +191,9 @@ def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
     about = Path(target).stat()
     _check_regular(about)
     if about.st_nlink > 1:
-        msg = f"it has {about.st_nlink} names (hard links); copy it to a file with one name"
-        raise StorageError(msg)
+        raise StorageError(
+            f"it has {about.st_nlink} names (hard links); copy it to a file with one name"
+        )
 
 
 def database_problem(path: str | os.PathLike[str], error: Exception) -> str:
@@ -306,18 +308,15 @@ def check_archive(content: bytes, kind: Kind = "archive") -> None:
     Decided from its directory, before anything is unpacked.
     """
     if content.count(b"PK\x01\x02") > MOST_MEMBERS:
-        msg = f"it has more than {MOST_MEMBERS:,} members"
-        raise ValueError(msg)
+        raise ValueError(f"it has more than {MOST_MEMBERS:,} members")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
     if any(m.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED} for m in members):
-        msg = "it has members that are neither stored nor deflated"
-        raise ValueError(msg)
+        raise ValueError("it has members that are neither stored nor deflated")
     size = sum(member.file_size for member in members)
     most = min(LIMITS[kind], max(SMALL_ARCHIVE, MOST_EXPANSION * len(content)))
     if size > most:
-        msg = f"it unpacks to {size:,} bytes, and may to {most:,}"
-        raise ValueError(msg)
+        raise ValueError(f"it unpacks to {size:,} bytes, and may to {most:,}")
 
 
 def canonical_json(value: Any) -> bytes:  # any JSON value
@@ -342,8 +341,7 @@ def parsed_json(content: bytes | str) -> Any:  # any JSON value
             object_pairs_hook=_once_each,
         )
     except RecursionError:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from None
+        raise ValueError("it is nested too deeply") from None
     check_document(value)
     return value
 
@@ -353,22 +351,19 @@ def check_document(value: object) -> None:
     level = [value]
     for _ in range(MOST_NESTED):
         if any(isinstance(x, int) and x.bit_length() > _LARGEST_INTEGER_BITS for x in level):
-            msg = "it has an integer that is larger than any float"
-            raise ValueError(msg)
+            raise ValueError("it has an integer that is larger than any float")
         objects = (x.values() for x in level if isinstance(x, dict))
         lists = (x for x in level if isinstance(x, list))
         level = [x for values in (*objects, *lists) for x in values]
         if not level:
             return
-    msg = f"it is nested more than {MOST_NESTED} levels deep"
-    raise ValueError(msg)
+    raise ValueError(f"it is nested more than {MOST_NESTED} levels deep")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        msg = f"{text[:20]} is not a finite number"
-        raise ValueError(msg)
+        raise ValueError(f"{text[:20]} is not a finite number")
     return value
 
 
@@ -376,8 +371,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Readers differ in which of two equal keys they take.
     value = dict(pairs)
     if len(value) != len(pairs):
-        msg = "a key occurs twice in one object"
-        raise ValueError(msg)
+        raise ValueError("a key occurs twice in one object")
     return value
 
 

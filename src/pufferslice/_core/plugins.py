@@ -71,30 +71,30 @@ def built_by_plugin(
     Nothing is imported before that. A plugin with the name of something built in is refused.
     """
     if str(name).replace("-", "_") in built_in:
-        msg = (
+        raise ArgumentError(
             f"plugin {given(name)} has the name of something built in, which no plugin may "
             f"replace; give it another name than {listed(sorted(built_in))}"
         )
-        raise ArgumentError(msg)
     try:
         # what the function gets is what is stated
         text = canonical_json(dict(options)).decode()
         arguments: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError):
-        msg = f"options of plugin {given(name)} must be finite JSON values by name"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(
+            f"options of plugin {given(name)} must be finite JSON values by name"
+        ) from None
     entry = _entry(group, name)
     plugin = _described(entry, text)
     try:
         build = entry.load()
     except (ImportError, AttributeError) as error:
-        msg = f"{plugin} cannot be imported: {error}. Install it again, with what it needs"
-        raise PluginError(msg) from error
+        raise PluginError(
+            f"{plugin} cannot be imported: {error}. Install it again, with what it needs"
+        ) from error
     try:
         inspect.signature(build).bind(**arguments)
     except TypeError as error:
-        msg = f"options of {plugin}: {error}"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(f"options of {plugin}: {error}") from None
     return plugin, called(partial(build, **arguments))
 
 
@@ -106,12 +106,11 @@ def called(function: Callable[..., Any], *args: Any) -> Any:  # the user's own
         raise
     except Exception as error:  # noqa: BLE001 - whatever the function can raise
         *_, where = traceback.extract_tb(error.__traceback__)
-        msg = (
+        raise ScenarioError(
             f"the function raised {type(error).__name__} in line {where.lineno} of "
             f"{where.filename!r}. Its message is not shown, because it may quote the data; call "
             "the function yourself to read it"
-        )
-        raise ScenarioError(msg) from None
+        ) from None
 
 
 def _entry(group: Group, name: str) -> EntryPoint:
@@ -120,21 +119,20 @@ def _entry(group: Group, name: str) -> EntryPoint:
     entries = [entry for entry in all_of_group if entry.name == name]
     if not entries:
         known = listed(sorted({entry.name for entry in all_of_group})) or "none"
-        msg = (
+        raise PluginError(
             f"plugin {given(name)} of pufferslice.{group} is not installed; installed: {known}. "
             "Install the package that has it"
         )
-        raise PluginError(msg)
     if len(entries) > 1:
         packages = listed(sorted(_described(entry, None).package for entry in entries))
-        msg = f"plugin {given(name)} is in several packages: {packages}. Uninstall all but one"
-        raise PluginError(msg)
+        raise PluginError(
+            f"plugin {given(name)} is in several packages: {packages}. Uninstall all but one"
+        )
     return entries[0]
 
 
 def _described(entry: EntryPoint, options: str | None) -> Plugin:
     package = entry.dist
     if package is None:  # never of `entry_points`
-        msg = f"plugin {given(entry.name)} belongs to no installed package"
-        raise PluginError(msg)
+        raise PluginError(f"plugin {given(entry.name)} belongs to no installed package")
     return Plugin(name=entry.name, package=package.name, version=package.version, options=options)

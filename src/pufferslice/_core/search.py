@@ -104,11 +104,10 @@ def raise_until(holds: Callable[[float], bool], value: float) -> float:
         value += step
         step *= 2
         if not value < _LARGEST:
-            msg = (
+            raise CalibrationError(
                 f"no value up to {_LARGEST:g} satisfies the bound. Ask for a larger epsilon or "
                 "delta, or a smaller order"
             )
-            raise CalibrationError(msg)
     return value
 
 
@@ -120,21 +119,19 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
         low, high = high, high * factor
         factor *= factor
         if not high < _LARGEST:
-            msg = (
+            raise CalibrationError(
                 f"no noise up to {_LARGEST:g} brings the cost down to {limit:g}. Ask for a weaker "
                 "claim, or scale the query"
             )
-            raise CalibrationError(msg)
     factor = 2.0
     while cost(low) <= limit:
         high, low = low, low / factor
         factor *= factor
         if low < _SMALLEST:
-            msg = (
+            raise CalibrationError(
                 f"the cost stays below {limit:g} for noise down to {_SMALLEST:g}: nothing to hide. "
                 "Ask for a smaller epsilon, or scale the query"
             )
-            raise CalibrationError(msg)
     return low, high
 
 

@@ -67,15 +67,15 @@ class SplitOutputs:
     def of(cls, values: Floats, *, rng: np.random.Generator) -> "SplitOutputs":
         """A random tenth is the pilot, so the order of the outputs does not matter."""
         if values.ndim != 2 or values.shape[1] == 0:
-            msg = f"outputs must have shape (n, dim), dim at least 1; got {values.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"outputs must have shape (n, dim), dim at least 1; got {values.shape}"
+            )
         check_finite(outputs=values)
         if len(values) < FEWEST_OUTPUTS:
-            msg = (
+            raise ArgumentError(
                 f"too few outputs: {len(values)} under one secret, at least {FEWEST_OUTPUTS} are "
                 "needed"
             )
-            raise ArgumentError(msg)
         where = rng.permutation(len(values))
         n_pilot = math.ceil(PILOT_SHARE * len(values))
         return cls(values[where[:n_pilot]], values[where[n_pilot:]])
@@ -487,8 +487,9 @@ def audit_lines(
         for where, pair in enumerate(zip(first, second, strict=True)):
             plans.append((test.plan(pair, comparison.sizes, share), comparison, lines, where))
     if not plans:
-        msg = "there is no line to audit; candidates must hold at least one, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "there is no line to audit; candidates must hold at least one, got none"
+        )
     plan, chosen, lines, where = max(plans, key=lambda entry: entry[0].promise)
     line = lines._replace(directions=lines.directions[[where]])
     return Verdict(
@@ -554,8 +555,7 @@ def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) ->
     first = verdicts[0]
     needed = outputs_needed(test, first.claimed, n_lines, first.confidence)
     size = "no number of outputs" if needed is None else f"about {needed} outputs under each secret"
-    msg = (
+    raise ArgumentError(
         f"too few outputs for confidence {first.confidence:.6g}: {first.n_outputs} under each "
         f"secret can refute nothing that is claimed; {size} would put {first.claim} in reach"
     )
-    raise ArgumentError(msg)

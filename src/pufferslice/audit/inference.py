@@ -131,21 +131,18 @@ def attack_secrets(
     check_between(0, 1, confidence=confidence)
     secrets = list(shares)
     if len(secrets) < 2:
-        msg = f"shares must name at least two secrets, got {len(secrets)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"shares must name at least two secrets, got {len(secrets)}")
     for secret in secrets:
         if secret not in scores:
-            msg = (
+            raise ArgumentError(
                 f"there are no scores of outputs under secret {quoted(secret)}; scores must have "
                 "an array for each secret of shares"
             )
-            raise ArgumentError(msg)
         if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
-            msg = (
+            raise ArgumentError(
                 f"scores must have one column for each of {len(secrets)} secrets, got "
                 f"{scores[secret].shape} under {quoted(secret)}"
             )
-            raise ArgumentError(msg)
         check_finite(scores=scores[secret])
     probabilities = np.array([shares[secret] for secret in secrets])
     check_probabilities(shares=probabilities, length=len(secrets))
@@ -188,8 +185,7 @@ def infer_secrets(
     check_count(0, seed=seed)
     secrets = tuple(secret for secret in prior.distributions if secret in outputs)
     if len(secrets) < 2:
-        msg = "outputs must be of at least two secrets, got those of one or none"
-        raise ArgumentError(msg)
+        raise ArgumentError("outputs must be of at least two secrets, got those of one or none")
     distributions = [prior.distributions[secret] for secret in secrets]
     n_atoms = sum(max(1, distribution.n_samples) for distribution in distributions)
     most = max(1, _MOST_ENTRIES // (n_atoms * len(secrets)))
@@ -243,8 +239,9 @@ def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distr
         return attrs.evolve(distribution, components=components)
     if isinstance(distribution, FiniteDistribution | SampledDistribution):
         return attrs.evolve(distribution, outputs=shape.whitened(distribution.outputs, center))
-    msg = "only distributions with known values can be whitened; score the outputs yourself"
-    raise ScenarioError(msg)
+    raise ScenarioError(
+        "only distributions with known values can be whitened; score the outputs yourself"
+    )
 
 
 def _whitened_gaussian(
@@ -259,11 +256,10 @@ def mean_of(distribution: Distribution) -> Floats:
     """Mean of a distribution of the prepared query; streamed distributions do not keep it."""
     mean = distribution.mean
     if mean is None:
-        msg = (
+        raise ScenarioError(
             "streamed distributions keep counts and no values, so they have no known mean; score "
             "the outputs yourself and use attack_secrets"
         )
-        raise ScenarioError(msg)
     return mean
 
 
@@ -281,11 +277,10 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
         return np.asarray(np.logaddexp.reduce(np.array(parts) + weights[:, None], axis=0))
     known = distribution.atoms()
     if known is None:
-        msg = (
+        raise ScenarioError(
             "streamed distributions keep counts and no values, so outputs have no known "
             "likelihood; score the outputs yourself and use attack_secrets"
         )
-        raise ScenarioError(msg)
     atoms, counts = known
     shares = counts / counts.sum()
     block = max(1, _ENTRIES_AT_ONCE // len(atoms))

@@ -126,20 +126,18 @@ def audit_membership(
     values, flags = _labelled(scores, members)
     check_between(0, 1, confidence=confidence)
     if not is_a(attack, str):
-        msg = f"attack must be the name of an attack, got {given(attack)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"attack must be the name of an attack, got {given(attack)}")
     for rate in false_positive_rates:
         check_between(0, 1, false_positive_rate=rate)
     inside, outside = np.sort(values[flags]), np.sort(values[~flags])
     share = split(1 - confidence, 1 + 2 * len(false_positive_rates))
     smallest = min(false_positive_rates, default=1.0)
     if smallest < 1 and len(outside) < (needed := non_members_needed(smallest, share)):
-        msg = (
+        raise ArgumentError(
             f"too few non-members for this confidence: {len(outside)} were scored; a threshold "
             f"with at most {smallest:g} false positives needs {needed}. Score more, or use larger "
             "false_positive_rates"
         )
-        raise ArgumentError(msg)
     return MembershipAudit(
         attack=attack,
         n_members=len(inside),
@@ -181,19 +179,20 @@ def margin_scores(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Floats:
     """
     values, classes = locked(logits), np.asarray(labels)
     if values.ndim != 2 or values.shape[1] < 2:
-        msg = (
+        raise ArgumentError(
             "logits must have shape (n_records, n_classes), with two classes or more; got "
             f"{values.shape}"
         )
-        raise ArgumentError(msg)
     check_finite(logits=values)
     n_records, n_classes = values.shape
     if classes.shape != (n_records,) or classes.dtype.kind not in "iu":
-        msg = f"labels must be {n_records} integers, got {classes.dtype} of {classes.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"labels must be {n_records} integers, got {classes.dtype} of {classes.shape}"
+        )
     if classes.size and not (classes.min() >= 0 and classes.max() < n_classes):
-        msg = f"labels must lie between 0 and {n_classes - 1}, as there are {n_classes} classes"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"labels must lie between 0 and {n_classes - 1}, as there are {n_classes} classes"
+        )
     records = np.arange(n_records)
     others = values.copy()
     others[records, classes] = -np.inf
@@ -203,19 +202,17 @@ def margin_scores(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Floats:
 def _labelled(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Floats, Flags]:
     values = locked(scores)
     if values.ndim != 1:
-        msg = f"scores must be one number per record, got shape {values.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"scores must be one number per record, got shape {values.shape}")
     check_finite(scores=values)
     flags = locked_flags(members)
     check_alike(values, flags)
     n_members = int(flags.sum())
     if n_members in {0, len(flags)}:
         missing = "members" if n_members == 0 else "non-members"
-        msg = (
+        raise ArgumentError(
             f"members must mark records of both classes; of {len(flags)} there are no {missing}. "
             "Score records that were trained on and records that were not"
         )
-        raise ArgumentError(msg)
     return values, flags
 
 
@@ -223,8 +220,9 @@ def locked_flags(members: npt.ArrayLike) -> Flags:
     """A read-only copy of True and False, or 1 and 0; anything else is refused."""
     values = np.asarray(members)
     if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-        msg = f"members must be True or False for each record, got type {values.dtype}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"members must be True or False for each record, got type {values.dtype}"
+        )
     flags = values.astype(np.bool_)
     flags.setflags(write=False)
     return flags
@@ -233,8 +231,9 @@ def locked_flags(members: npt.ArrayLike) -> Flags:
 def check_alike(scores: Floats, members: Flags) -> None:
     """Every score has its flag."""
     if members.shape != scores.shape:
-        msg = f"members must have shape {scores.shape}, as the scores have; got {members.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"members must have shape {scores.shape}, as the scores have; got {members.shape}"
+        )
 
 
 def non_members_needed(false_positive_rate: float, failure_probability: float) -> int:
@@ -310,11 +309,10 @@ class ShadowModels:
 
     def __attrs_post_init__(self) -> None:
         if self.scores.ndim != 2 or not self.scores.size:
-            msg = (
+            raise ArgumentError(
                 "shadow models are missing: their scores must have shape (n_models, n_records), "
                 f"both at least 1, got {self.scores.shape}"
             )
-            raise ArgumentError(msg)
         check_finite(shadow_scores=self.scores)
         check_alike(self.scores, self.members)
 
@@ -369,15 +367,15 @@ def offline_likelihood_ratio_scores(
 
 def _attacked(scores: npt.ArrayLike, shadows: ShadowModels) -> Floats:
     if not is_a(shadows, ShadowModels):
-        msg = f"shadow models are missing: shadows must be ShadowModels, got {given(shadows)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"shadow models are missing: shadows must be ShadowModels, got {given(shadows)}"
+        )
     values = locked(scores)
     if values.shape != (shadows.n_records,):
-        msg = (
+        raise ArgumentError(
             f"scores must be one number for each of the {shadows.n_records} records that the "
             f"shadow models scored, in the same order; got shape {values.shape}"
         )
-        raise ArgumentError(msg)
     check_finite(scores=values)
     return values
 
@@ -402,11 +400,10 @@ def _fitted(
     squares = np.where(chosen, (shadows.scores - means) ** 2, 0.0).sum(axis=0)
     pooled = float(squares.sum() / (counts - 1).sum())
     if not pooled > 0:
-        msg = (
+        raise ArgumentError(
             f"the models trained {word} a record all give it the same score, for every record: "
             "they are copies of one model. Train shadow models on different parts of the data"
         )
-        raise ArgumentError(msg)
     if spread == "pooled":
         return means, np.full(shadows.n_records, pooled)
     return means, np.maximum(squares / (counts - 1), _LEAST_SHARE * pooled)

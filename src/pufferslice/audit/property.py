@@ -56,24 +56,24 @@ class Probes:
         check_count(2, n_classes=self.n_classes)
         labels, sides = np.asarray(self.labels), np.asarray(self.from_second)
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or sides.shape != labels.shape:
-            msg = "labels must be integers, and from_second a True or False for each of them"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "labels must be integers, and from_second a True or False for each of them"
+            )
         if not (labels.size and labels.min() >= 0 and labels.max() < self.n_classes):
-            msg = f"labels must lie between 0 and {self.n_classes - 1}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"labels must lie between 0 and {self.n_classes - 1}")
         if sides.dtype != np.bool_ or sides.all() or not sides.any():
-            msg = "from_second must be True or False, and probes must come from both worlds"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "from_second must be True or False, and probes must come from both worlds"
+            )
 
     def log_probabilities(self, released: Floats) -> Floats:
         """What models released, as shape (n_models, n_probes, n_classes), normalised."""
         wanted = len(self.labels) * self.n_classes
         if released.ndim != 2 or released.shape[1] != wanted:
-            msg = (
+            raise ArgumentError(
                 f"each model must release {wanted} numbers, one for each probe and class; got "
                 f"shape {released.shape}"
             )
-            raise ArgumentError(msg)
         check_finite(released=released)
         logits = released.reshape(-1, len(self.labels), self.n_classes)
         return np.asarray(logits - logsumexp(logits, axis=2, keepdims=True))
@@ -188,8 +188,7 @@ def attack_property(
     """
     _check(runs, n_shadows=n_shadows, confidence=confidence, seed=seed, shares=shares)
     if any(len(values) != runs.n_runs for values in released):
-        msg = f"released must hold {runs.n_runs} runs of each world, as planned"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"released must hold {runs.n_runs} runs of each world, as planned")
     rng = np.random.default_rng(seed)
     shadows, attacked = [], []
     for values in released:
@@ -285,8 +284,7 @@ def records_leaked(accuracy: float, shares: tuple[float, float]) -> int:
         check_between(0, 1, share=value)
     low, high = sorted(shares)
     if not low < high:
-        msg = f"shares must be different, got {low:g} twice"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"shares must be different, got {low:g} twice")
     if accuracy <= 0.5:
         return 0
     # A count is likelier under the larger share above this multiple of n.
@@ -321,11 +319,10 @@ def _check(
     check_count(0, seed=seed)
     check_count(_FEWEST, n_shadows=n_shadows)
     if n_shadows >= runs.n_runs:
-        msg = (
+        raise ArgumentError(
             f"n_shadows must be less than n_runs {runs.n_runs}: the other models are attacked; got "
             f"{n_shadows}"
         )
-        raise ArgumentError(msg)
     if shares is not None:
         records_leaked(0.5, shares)
 

@@ -141,8 +141,9 @@ class Outputs:
             for index, (prior, secret) in enumerate(facts["names"]):
                 values.setdefault(prior, {})[secret] = locked(arrays[f"values_{index}"])
         except _UNREADABLE as error:
-            msg = f"{str(path)!r} does not hold outputs; write them with Outputs.save"
-            raise TableError(msg) from error
+            raise TableError(
+                f"{str(path)!r} does not hold outputs; write them with Outputs.save"
+            ) from error
         return cls(certificate=facts["certificate"], values=values)
 
     def __repr__(self) -> str:
@@ -212,11 +213,10 @@ def supplied_outputs(
         absent = [secret for secret in prior.distributions if secret not in arrays]
         unknown = [secret for secret in arrays if secret not in prior.distributions]
         if absent or unknown:
-            msg = (
+            raise ArgumentError(
                 f"outputs must be given for every secret of prior {quoted(prior.name)} and no "
                 f"other; absent: {listed(absent) or 'none'}, unknown: {listed(unknown) or 'none'}"
             )
-            raise ArgumentError(msg)
         values[prior.name] = {}
         for secret, array in arrays.items():
             numbers = locked(array)
@@ -228,22 +228,20 @@ def supplied_outputs(
 def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
     """The certificate is of a release of this scenario."""
     if certificate.workflow != "release":
-        msg = (
+        raise ArgumentError(
             "this certificate is of a training run, which has no distributions to draw from; "
             "audit it in Python, with audit_training"
         )
-        raise ArgumentError(msg)
     evidence = certificate.evidence
     other = (
         evidence is not None
         and evidence.confidential["distributions_digest"] != scenario.distributions_digest()
     )
     if other or dict(certificate.statement["scenario"]) != scenario.description():
-        msg = (
+        raise ScenarioError(
             "the certificate was issued for another scenario; audit it with the scenario that was "
             "certified, or certify this one"
         )
-        raise ScenarioError(msg)
 
 
 def quantised_rows(
@@ -255,12 +253,11 @@ def quantised_rows(
     else:
         wide = shape.whitened(values, center).astype(np.longdouble)
     if not float(np.abs(wide).max()) < LARGEST_RATIO * noise_std:
-        msg = (
+        raise ScenarioError(
             f"the distributions reach farther than {LARGEST_RATIO} noise standard deviations from "
             "the public centre of the query; audits draw in 64 bits. Centre the query with a "
             "range"
         )
-        raise ScenarioError(msg)
     steps = wide * SIGMA_INT / np.longdouble(noise_std)
     grid = np.rint(steps)
     # Three roundings, each of at most half an eps.
@@ -274,8 +271,7 @@ def quantised_rows(
 
 def _check_array(array: Floats, dim: int) -> None:
     if array.ndim != 2 or array.shape[1] != dim or not len(array):
-        msg = f"outputs must have shape (n, {dim}), n at least 1; got {array.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"outputs must have shape (n, {dim}), n at least 1; got {array.shape}")
     check_finite(outputs=array)
 
 
@@ -430,11 +426,10 @@ def audit_outputs(
     check_scenario(scenario, certificate)
     slices = _slices(profile, certificate, seed)
     if outputs.certificate != certificate.digest:
-        msg = (
+        raise ArgumentError(
             f"the outputs were made under certificate {outputs.certificate[:12]}, not under "
             f"{certificate.digest[:12]}; give those of the mechanism that is audited"
         )
-        raise ArgumentError(msg)
     questions, unaudited = _questions(certificate, slices)
     noise_std, shape, center = certificate.noise_std, certificate.shape, scenario.query.center
     n_questions = len(questions) + (noise_std > 0)
@@ -587,8 +582,9 @@ def _parts(
         for secret in prior.distributions:
             if secret not in arrays:
                 name = quoted(prior.name)
-                msg = f"there are no outputs under prior {name} and secret {quoted(secret)}"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"there are no outputs under prior {name} and secret {quoted(secret)}"
+                )
             _check_array(arrays[secret], scenario.dim)
         parts[prior.name] = {
             secret: SplitOutputs.of(values, rng=rng) for secret, values in arrays.items()
@@ -682,17 +678,15 @@ def _slices(profile: AnyProfile | None, certificate: Certificate, seed: int) -> 
     if not certificate.guarantee.is_sliced:
         return None
     if profile is None:
-        msg = (
+        raise ArgumentError(
             f"{certificate.guarantee} is a claim along slices; give the profile that was "
             "certified, which is in the evidence and in the scenario file"
         )
-        raise ArgumentError(msg)
     if certificate.statement["profile"]["digest"] != profile.digest():
-        msg = (
+        raise ArgumentError(
             "the certificate was issued for another slice profile; give the one that was "
             "certified, which is in the evidence and in the scenario file"
         )
-        raise ArgumentError(msg)
     if isinstance(profile, WholeSphere):
         drawn = int(np.random.SeedSequence([seed, _DIRECTIONS]).generate_state(1)[0])
         return SampledSphere.draw(dim=profile.dim, n_directions=_N_DIRECTIONS, seed=drawn)

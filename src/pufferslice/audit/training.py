@@ -81,16 +81,17 @@ class TrainingRuns:
     def __attrs_post_init__(self) -> None:
         module, _, function = str(self.worker).partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
-            msg = f"worker must name a function as 'module:function', got {self.worker!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"worker must name a function as 'module:function', got {self.worker!r}"
+            )
         if not is_a(self.plan, TrainingPlan):
-            msg = f"plan must be a TrainingPlan, got {type(self.plan).__name__}; see plan_training"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"plan must be a TrainingPlan, got {type(self.plan).__name__}; see plan_training"
+            )
         check_count(1, n_runs=self.n_runs, block=self.block)
         n_worlds = len(self.worlds)
         if n_worlds != 2:
-            msg = f"worlds must be the names of two worlds, got {n_worlds}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"worlds must be the names of two worlds, got {n_worlds}")
         check_unique("worlds", self.worlds)
 
     @property
@@ -172,8 +173,9 @@ def _open_folder(folder: Path, identity: Mapping[str, Any]) -> None:
     make_folder(folder, mode=0o700)
     if not path.exists():
         if any(folder.glob("*.npy")):
-            msg = f"{str(folder)!r} holds arrays but no {MANIFEST}; use another folder"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{str(folder)!r} holds arrays but no {MANIFEST}; use another folder"
+            )
         write_new(path, pretty_json(wanted), CONFIDENTIAL)
     try:
         manifest = parsed_json(read_bytes(path, "document"))
@@ -185,11 +187,10 @@ def _open_folder(folder: Path, identity: Mapping[str, Any]) -> None:
         manifest = {}
     other = sorted(key for key in {*manifest, *wanted} if manifest.get(key) != wanted.get(key))
     if other:
-        msg = (
+        raise ArgumentError(
             f"the folder {str(folder)!r} belongs to another audit: {', '.join(other)} differ. Use "
             "another folder; an audit is fixed before its first run"
         )
-        raise ArgumentError(msg)
     for unfinished in folder.glob(".world-*.npy.*"):
         unfinished.unlink(missing_ok=True)
 
@@ -210,12 +211,11 @@ def _finished(
         for future in as_completed(pending):
             yield pending[future], future.result()
     except BrokenProcessPool as error:
-        msg = (
+        raise TrainingError(
             f"a process of worker {runs.worker!r} died: it was killed, ran out of memory, or could "
             "not start (a script must call the audit below `if __name__ == '__main__':`). Finished "
             "runs are kept; call again with the same folder to resume"
-        )
-        raise TrainingError(msg) from error
+        ) from error
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -245,21 +245,20 @@ def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
     try:
         train = resolve_name(runs.worker)
     except (ImportError, AttributeError) as error:
-        msg = f"worker {runs.worker!r} cannot be imported: {error}"
-        raise ArgumentError(msg) from error
+        raise ArgumentError(f"worker {runs.worker!r} cannot be imported: {error}") from error
     if not callable(train):
-        msg = f"worker {runs.worker!r} must be a function, got a {type(train).__name__}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"worker {runs.worker!r} must be a function, got a {type(train).__name__}"
+        )
     released: list[Floats] = []
     for _ in range(block.n_runs):
         if _stop is not None and _stop.is_set():
             break
         values = np.atleast_1d(locked(train(runs.worlds[block.world], runs.plan)))
         if values.ndim != 1 or not values.size:
-            msg = (
+            raise ArgumentError(
                 f"worker {runs.worker!r} must return a vector of numbers, got shape {values.shape}"
             )
-            raise ArgumentError(msg)
         check_finite(**{f"what worker {runs.worker!r} released": values})
         released.append(values)
         _check_lengths(runs, released[0], values)
@@ -277,11 +276,10 @@ def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
             released = np.empty(0)
         right = released.dtype == np.float64 and released.ndim == 2
         if not (right and len(released) == block.n_runs and np.isfinite(released).all()):
-            msg = (
+            raise ArgumentError(
                 f"{str(path)!r} is not the block of {block.n_runs} runs that was written; delete "
                 "that file and call again to repeat its runs"
             )
-            raise ArgumentError(msg)
         parts[block.world].append(released)
         _check_lengths(runs, parts[0][0][0], released[0])
     return np.concatenate(parts[0]), np.concatenate(parts[1])
@@ -289,11 +287,10 @@ def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
 
 def _check_lengths(runs: TrainingRuns, first: Floats, other: Floats) -> None:
     if len(first) != len(other):
-        msg = (
+        raise ArgumentError(
             f"worker {runs.worker!r} must release the same number of values in every run, got "
             f"{len(first)} and {len(other)}"
         )
-        raise ArgumentError(msg)
 
 
 def audit_training(
@@ -323,18 +320,16 @@ def audit_training(
     claim = auditable_claim(runs)
     needed = outputs_needed(RenyiTest(claim.order), claim.epsilon, 1, confidence)
     if needed is None:
-        msg = (
+        raise ArgumentError(
             f"no number of runs can refute epsilon {claim.epsilon:g}: an audit refutes up to about "
             "the logarithm of their number. Audit a plan with a smaller epsilon"
         )
-        raise ArgumentError(msg)
     if runs.n_runs < needed:
-        msg = (
+        raise ArgumentError(
             f"too few runs for confidence {confidence:g}: {runs.n_runs} in each world can never "
             f"refute epsilon {claim.epsilon:g}, and {needed} are needed. To find a wrong factor "
             "takes several times as many"
         )
-        raise ArgumentError(msg)
     settings = {"confidence": float(confidence), "seed": int(seed)}
     released = train_repeatedly(
         runs, folder, settings=settings, n_processes=n_processes, progress=progress
@@ -355,8 +350,9 @@ def audit_released(
     check_count(0, seed=seed)
     if any(len(values) != runs.n_runs for values in released):
         sizes = " and ".join(str(len(values)) for values in released)
-        msg = f"released must hold {runs.n_runs} runs of each world, as planned; got {sizes}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"released must hold {runs.n_runs} runs of each world, as planned; got {sizes}"
+        )
     rng = np.random.default_rng(seed)
     parts = [SplitOutputs.of(values, rng=rng) for values in released]
     named = dict(zip(runs.worlds, parts, strict=True))
@@ -374,12 +370,11 @@ def auditable_claim(runs: TrainingRuns) -> Guarantee:
     """The guarantee of the plan, if it bounds the divergence of what is released."""
     claim = runs.plan.guarantee()
     if claim.notion != "unsliced":
-        msg = (
+        raise ArgumentError(
             f"the plan claims {claim}: a mean over batch draws. It bounds no divergence of "
             "what is released, so no run can refute it. Plan with worst_case, log_moment or "
             "amplified"
         )
-        raise ArgumentError(msg)
     return claim
 
 

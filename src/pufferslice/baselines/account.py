@@ -251,11 +251,10 @@ def _group_row(peer: DpSgd, size: int, epsilon: float, delta: float) -> dict[str
     each = epsilon / size
     share = math.expm1(-each) / math.expm1(-epsilon) * math.exp(each - epsilon)
     if delta * share < _SMALLEST_DELTA:
-        msg = (
+        raise CalibrationError(
             f"epsilon = {epsilon!r} for a group of {size} leaves each record a delta below "
             f"{_SMALLEST_DELTA:g}; ask for a smaller epsilon"
         )
-        raise CalibrationError(msg)
     group = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
     row = _dp_sgd_row(peer, each, delta * share, group)
     return row | {

@@ -279,11 +279,10 @@ def couples_of(scenario: Scenario) -> list[DistributionCouple]:
     for prior, pair in scenario.instances:
         couple = prior.distributions[pair.first], prior.distributions[pair.second]
         if not all(isinstance(d, FiniteDistribution | GaussianDistribution) for d in couple):
-            msg = (
+            raise ScenarioError(
                 "mechanisms are compared on declared distributions, empirical or Gaussian; the "
                 "baselines have no bound for a distribution known only by samples or bins"
             )
-            raise ScenarioError(msg)
         couples.append(couple)
     return couples  # type: ignore[return-value]
 
@@ -436,11 +435,10 @@ def _baselines(
         sensitivity, source = settings.group_sensitivity, "as given"
         if sensitivity is None:
             if scenario.query.range is None:
-                msg = (
+                raise ArgumentError(
                     "group privacy needs group_sensitivity, how far one group can move the query; "
                     "give it, or give the query a public range, whose width bounds it"
                 )
-                raise ArgumentError(msg)
             source = "width of the range"
             sensitivity = scenario.query.range.diameter(scenario.query.scales)
         note = f"sensitivity {sensitivity:.4g}, {source}"
@@ -454,12 +452,11 @@ def _check_table(couples: list[DistributionCouple], largest: int) -> None:
         if is_a(first, FiniteDistribution) and is_a(second, FiniteDistribution):
             size = first.n_samples * second.n_samples
             if size > largest:
-                msg = (
+                raise ArgumentError(
                     f"a pair of distributions has {first.n_samples:,} x {second.n_samples:,} "
                     f"distances, more than the {largest:,} that were allowed; raise largest_table "
                     "for a longer computation"
                 )
-                raise ArgumentError(msg)
 
 
 def _load_loops(contestants: Mapping[str, _Contestant]) -> None:

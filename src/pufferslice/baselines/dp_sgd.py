@@ -44,8 +44,7 @@ class DpSgd:
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.rate <= 1:
-            msg = f"rate must be above 0 and at most 1, got {self.rate!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"rate must be above 0 and at most 1, got {self.rate!r}")
         check_count(1, n_steps=self.n_steps, group_size=self.group_size)
 
 
@@ -85,8 +84,9 @@ def dp_accounting() -> Any:  # a module without types
         import dp_accounting.pld  # noqa: PLC0415 - an extra
         import dp_accounting.rdp  # noqa: PLC0415 - an extra
     except ImportError as error:
-        msg = "DP-SGD rows need dp-accounting: pip install 'pufferslice[baselines]'"
-        raise MissingExtraError(msg) from error
+        raise MissingExtraError(
+            "DP-SGD rows need dp-accounting: pip install 'pufferslice[baselines]'"
+        ) from error
     return dp_accounting
 
 
@@ -111,11 +111,10 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
     if distributions is None:
         return None
     if len(distributions) > _MOST_COUNTS:
-        msg = (
+        raise ArgumentError(
             f"{len(distributions)} possible numbers of differing records are too many for privacy "
             f"loss distributions; at most {_MOST_COUNTS}. Use the grid of orders"
         )
-        raise ArgumentError(msg)
     multipliers, repeats = np.unique(plan.noise_multipliers, return_counts=True)
     weights = np.exp(plan.differing.log_probabilities)
     curves = [
@@ -192,9 +191,8 @@ def _reach(shifts: Floats, chances: Floats, delta: float) -> float:
 def _finite_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
     epsilon = smallest_epsilon(delta_at, delta)
     if not math.isfinite(epsilon):
-        msg = (
+        raise CalibrationError(
             f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}; ask for a larger delta, "
             "or more noise"
         )
-        raise CalibrationError(msg)
     return epsilon

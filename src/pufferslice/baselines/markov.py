@@ -56,8 +56,9 @@ def markov_noise(
     chain = locked(transition)
     square = chain.ndim == 2 and len(chain) == chain.shape[1] and len(chain) >= 2
     if not square or not (chain.min() > 0 and np.allclose(chain.sum(axis=1), 1, atol=1e-12)):
-        msg = "transition must be a square matrix of positive probabilities whose rows sum to 1"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "transition must be a square matrix of positive probabilities whose rows sum to 1"
+        )
     check_count(1, length=length)
     check_between(*_EPSILONS, epsilon=epsilon)
     check_between(0, 1, delta=delta)

@@ -60,8 +60,9 @@ class SinkhornSettings:
         check_count(2, n_thresholds=self.n_thresholds)
         check_count(1, max_iterations=self.max_iterations)
         if not all(math.isfinite(t) and t >= 0 for t in self.thresholds):
-            msg = f"thresholds must be finite and at least 0, got {given(self.thresholds)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"thresholds must be finite and at least 0, got {given(self.thresholds)}"
+            )
 
 
 @final
@@ -158,11 +159,10 @@ def sinkhorn_w_infinity(
         )
     if best is None:
         stuck = "" if violation == math.inf else f", and the marginals stay off by {violation:.3g}"
-        msg = (
+        raise CalibrationError(
             f"no threshold admits a coupling{stuck}; give at least one that is as large as the "
             "largest distance of two atoms"
         )
-        raise CalibrationError(msg)
     return attrs.evolve(best, n_iterations=n_iterations)
 
 
@@ -199,12 +199,11 @@ def _scaled(
         if out or (step % _CHECKED_EVERY == 0 and _is_overfull(masks, weights, rows)):
             return _Fit(math.inf, violation, step)
         f = following
-    msg = (
+    raise CalibrationError(
         f"Sinkhorn did not converge in {settings.max_iterations} iterations: the marginals are off "
         f"by {violation:.3g}, the tolerance is {settings.tolerance:g}. Use a larger regularisation,"
         " more iterations, or thresholds farther from W-infinity"
     )
-    raise CalibrationError(msg)
 
 
 def _is_overfull(masks: _Masks, weights: tuple[Floats, Floats], rows: Floats) -> bool:

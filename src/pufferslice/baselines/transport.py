@@ -171,11 +171,10 @@ def entropic_wasserstein(
         warn=False,
     )
     if not log["err"][-1] <= _MARGINAL_ERROR:
-        msg = (
+        raise CalibrationError(
             f"the plan did not meet its marginals in {_MOST_ROUNDS:,} rounds; use a larger "
             "regularisation"
         )
-        raise CalibrationError(msg)
     return float((plan * costs).sum() ** (1 / p))
 
 
@@ -211,11 +210,10 @@ def cheapest_coupling(
         and np.array_equal(plan.sum(axis=0), demand)
     )
     if not exact:
-        msg = (
+        raise CalibrationError(
             f"the weights have the common denominator {supply.sum()}, which is too large for an "
             "exact coupling in floats; use weights with a smaller one"
         )
-        raise CalibrationError(msg)
     rows, columns = np.nonzero(plan)
     return (rows, columns), plan[rows, columns] / plan[rows, columns].sum()
 
@@ -234,11 +232,10 @@ def pot() -> Any:  # a module without types
     try:
         import ot  # noqa: PLC0415 - an extra
     except ImportError as error:
-        msg = (
+        raise MissingExtraError(
             "couplings of unequal weights and entropic plans need POT: "
             "pip install 'pufferslice[baselines]'"
-        )
-        raise MissingExtraError(msg) from error
+        ) from error
     return ot
 
 
@@ -251,17 +248,17 @@ def masses(first: FiniteDistribution, second: FiniteDistribution) -> tuple[Integ
 def check_pair(first: FiniteDistribution, second: FiniteDistribution, n_tables: float) -> None:
     """Both distributions have one dimension, and `n_tables` tables of distances fit in memory."""
     if first.dim != second.dim:
-        msg = f"both distributions must have one dimension, got {first.dim} and {second.dim}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"both distributions must have one dimension, got {first.dim} and {second.dim}"
+        )
     needed = int(first.n_samples * second.n_samples * _FLOAT_BYTES * n_tables)
     free = free_bytes()
     if needed > free:
-        msg = (
+        raise ArgumentError(
             f"distributions of {first.n_samples:,} and {second.n_samples:,} atoms need "
             f"{needed / 2**30:,.1f} GiB of memory for their distances, {free / 2**30:,.1f} GiB are "
             "free. Use fewer samples, or a sliced mechanism, which needs no such table"
         )
-        raise ArgumentError(msg)
 
 
 def pairwise_distances(first: FiniteDistribution, second: FiniteDistribution) -> Floats:
@@ -277,8 +274,9 @@ def pairwise_distances(first: FiniteDistribution, second: FiniteDistribution) ->
     with np.errstate(over="ignore"):  # refused below
         np.ldexp(distances, exponent, out=distances)
     if not math.isfinite(float(distances.max())):
-        msg = "the distances between the atoms are beyond the range of floats; scale the query"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the distances between the atoms are beyond the range of floats; scale the query"
+        )
     return np.asarray(distances)
 
 

@@ -83,16 +83,14 @@ def check_unsliced(target: Guarantee) -> None:
 def check_couples(couples: Sequence[DistributionCouple]) -> None:
     """There is at least one instance, and its distributions have finitely many atoms."""
     if not couples:
-        msg = "couples must hold at least one pair of distributions, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("couples must hold at least one pair of distributions, got none")
     for distribution in itertools.chain(*couples):
         if not is_a(distribution, FiniteDistribution):
-            msg = (
+            raise ArgumentError(
                 f"this mechanism couples atoms, and {distribution!r} has none; W-infinity between "
                 "Gaussians of different spread is infinite. Use the tight rule, or samples of "
                 "the distributions"
             )
-            raise ArgumentError(msg)
 
 
 def group_sensitivity(
@@ -116,11 +114,10 @@ def group_sensitivity(
     """
     widths, divided, units = locked(record_widths), locked(divisors), locked(scales)
     if widths.ndim != 1 or not widths.size or not widths.shape == divided.shape == units.shape:
-        msg = (
+        raise ArgumentError(
             "record_widths, divisors and scales must have one entry for each coordinate, got "
             f"shapes {widths.shape}, {divided.shape} and {units.shape}"
         )
-        raise ArgumentError(msg)
     check_finite(record_widths=widths, divisors=divided, scales=units)
     check_at_least(0, smallest_record_width=float(widths.min()))
     check_above(0, smallest_divisor=float(divided.min()), smallest_scale=float(units.min()))
@@ -162,11 +159,10 @@ def laplace_scale(couples: Sequence[DistributionCouple], epsilon: float) -> floa
     distributions = list(itertools.chain(*couples))
     for distribution in distributions:
         if distribution.dim != 1:
-            msg = (
+            raise ArgumentError(
                 f"the Laplace mechanisms are for scalar queries, got {distribution.dim} "
                 "coordinates; release one of them, or use the general Wasserstein mechanism"
             )
-            raise ArgumentError(msg)
     pairs = [DistributionPair(2 * k, 2 * k + 1) for k in range(len(couples))]
     worst = float(gap_tables(distributions, pairs, np.ones((1, 1))).worst().max())
     scale = worst / epsilon
@@ -245,11 +241,10 @@ def dagwm_cost(couple: DistributionCouple, order: float, noise_std: float, q: fl
         return 0.0
     inner, relative = q * (order - 1) + 1, noise_std / problem.worst
     if not relative or not 0 < moment_rate(inner, relative) < math.inf:
-        msg = (
+        raise CalibrationError(
             f"noise_std {noise_std!r} at order {order!r} is beyond the range of floats; give a "
             "noise closer to the distances of the distributions"
         )
-        raise CalibrationError(msg)
     return transport_envelope(inner, *problem.cheapest(inner, relative), relative)
 
 

@@ -40,11 +40,10 @@ class Method:
         check_one_of(RULES, rule=self.rule)
         check_one_of(ENVELOPES, envelope=self.envelope)
         if self.rule == "closed_form" and self.envelope != "worst_gap":
-            msg = (
+            raise ArgumentError(
                 f"rule 'closed_form' is the worst-gap formula, got envelope {self.envelope!r}; "
                 "use envelope 'worst_gap', or rule 'tight'"
             )
-            raise ArgumentError(msg)
 
 
 def grid_margin(dim: int, noise_std: float) -> float:
@@ -117,11 +116,10 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     slices.check_whole()
     if not isinstance(slices.differences, GapTables):
-        msg = (
+        raise ArgumentError(
             "rule 'closed_form' needs W-infinity, which is infinite between Gaussians of different"
             " spread; use rule 'tight', which takes their exact divergence"
         )
-        raise ArgumentError(msg)
     differ = slices.differences.worst()[~slices.differences.equal]
     sensitivities = differ.max(axis=0) + grid_margin(slices.profile.dim, noise_std)
     costs = gaussian_envelope(claim.order, sensitivities, noise_std)
@@ -185,11 +183,10 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
 def check_shift(shift: float) -> None:
     """Refuse to search for noise if no slice shows a difference."""
     if not shift > 0:
-        msg = (
+        raise CalibrationError(
             "the distributions differ, but not along any slice of the profile; noise 0 would "
             "protect nothing. Use a profile with other directions"
         )
-        raise CalibrationError(msg)
 
 
 def smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: float) -> float:

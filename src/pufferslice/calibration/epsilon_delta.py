@@ -133,8 +133,7 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
     ratios = np.abs(np.asarray(ratios, dtype=np.float64))
     if not np.all(np.asarray(epsilon) >= 0):
-        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"epsilon must be a number and at least 0, got {epsilon!r}")
     no_delta = (ratios == 0) | np.isposinf(epsilon)
     safe, epsilon = np.where(ratios == 0, 1.0, ratios), np.where(no_delta, 0.0, epsilon)
     direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
@@ -304,8 +303,7 @@ def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
         return calibrate_approximate(target, slices, method.envelope)
     if isinstance(target, Guarantee):
         return calibrate(target, slices, method)
-    msg = f"{target} is a claim about the whole output; it has no slices"
-    raise ArgumentError(msg)
+    raise ArgumentError(f"{target} is a claim about the whole output; it has no slices")
 
 
 def smallest_epsilon(
@@ -413,11 +411,10 @@ def _renyi_views(
     """By the claim itself and, with `over_orders`, by its cost at the best order of a grid."""
     spent = at_order(claim.order)
     if not spent <= claim.epsilon:
-        msg = (
+        raise ArgumentError(
             f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Claim the "
             "epsilon that it costs"
         )
-        raise ArgumentError(msg)
     average = claim.notion == "average"
     improved = improved_epsilon_average if average else improved_epsilon_joint
     found: list[tuple[ViewRule, float]] = [
@@ -527,16 +524,14 @@ def _row_epsilons(tables: DistanceTables, noise_std: float, margin: float, delta
 
 def _tables(slices: Slices) -> GapTables:
     if not isinstance(slices.differences, GapTables):
-        msg = (
+        raise ArgumentError(
             "an (epsilon, delta) claim is calibrated on gaps, which Gaussian distributions do "
             "not have; certify a Rényi claim and read its (epsilon, delta) views"
         )
-        raise ArgumentError(msg)
     if slices.sphere is not None:
-        msg = (
+        raise ArgumentError(
             "the sphere as profile does not go with an (epsilon, delta) claim; use a FiniteProfile"
         )
-        raise ArgumentError(msg)
     return slices.differences
 
 
@@ -544,11 +539,10 @@ def _delta_left(slices: Slices, delta: float) -> Floats:
     """What is left of delta for the covered levels, per instance, rounded down."""
     left = np.asarray((delta - slices.missing) * _BELOW)
     if not (left > 0).all():
-        msg = (
+        raise ArgumentError(
             f"the samples leave out levels of mass {float(slices.missing.max()):.3g}, which must be"
             f" below delta {delta:g}; take more samples, or claim a larger delta"
         )
-        raise ArgumentError(msg)
     return left
 
 
@@ -556,5 +550,4 @@ def _check_conversion(order: float, epsilon: float, delta: float) -> None:
     check_above(1, order=order)
     check_between(0, 1, delta=delta)
     if not epsilon >= 0:
-        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"epsilon must be a number and at least 0, got {epsilon!r}")

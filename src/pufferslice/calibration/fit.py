@@ -96,15 +96,15 @@ def fit_shape(
     """
     if not isinstance(shape, str):
         if guard is not None or weights is not None:
-            msg = "guard and weights belong to a fitted shape; a covariance of your own has neither"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "guard and weights belong to a fitted shape; a covariance of your own has neither"
+            )
         given = Shape.of_covariance(shape)
         if given.dim != scenario.dim:
-            msg = (
+            raise ArgumentError(
                 f"shape must be a covariance of the query's {scenario.dim} coordinates, got one "
                 f"of {given.dim}"
             )
-            raise ArgumentError(msg)
         return Fit("given", given)
     check_one_of(SHAPES, shape=shape)
     importance = _importance(scenario.query, weights)
@@ -112,8 +112,9 @@ def fit_shape(
         check_above(0, guard=guard)
     if shape == "isotropic" or scenario.dim == 1:
         if guard is not None or weights is not None:
-            msg = "guard and weights belong to a fitted shape of more than one coordinate"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "guard and weights belong to a fitted shape of more than one coordinate"
+            )
         return Fit("isotropic", None)
     fitted = _fitted(
         scenario,
@@ -140,13 +141,15 @@ def _importance(
     if isinstance(weights, Mapping):
         unknown = set(weights) - set(query.names)
         if unknown:
-            msg = f"weights must name coordinates of the query: {listed(query.names)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"weights must name coordinates of the query: {listed(query.names)}"
+            )
         weights = [float(weights.get(name, 1.0)) for name in query.names]
     values = locked(weights)
     if values.shape != (query.dim,) or not (values.min() > 0 and np.isfinite(values).all()):
-        msg = f"weights must be {query.dim} positive numbers, one for each coordinate"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"weights must be {query.dim} positive numbers, one for each coordinate"
+        )
     return np.diag(values)
 
 

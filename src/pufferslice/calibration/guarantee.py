@@ -50,8 +50,9 @@ class Guarantee:
         check_above(1, order=self.order)
         check_above(0, epsilon=self.epsilon)
         if self.profile is not None and not self.is_sliced:
-            msg = f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
+            )
 
     @classmethod
     def average(
@@ -145,8 +146,9 @@ class ApproximateGuarantee:
         check_above(0, epsilon=self.epsilon)
         check_between(0, 1, delta=self.delta)
         if self.profile is not None and not self.is_sliced:
-            msg = f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
+            )
 
     @classmethod
     def average(

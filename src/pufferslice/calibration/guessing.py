@@ -59,11 +59,13 @@ def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Flo
         np.asarray(orders, dtype=np.float64), np.asarray(epsilons, dtype=np.float64)
     )
     if not (np.all(order > 1) and np.all(np.isfinite(order))):
-        msg = f"orders must be finite and greater than 1, got {order.min()} to {order.max()}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"orders must be finite and greater than 1, got {order.min()} to {order.max()}"
+        )
     if not np.all(epsilon >= 0):
-        msg = f"epsilons must be numbers and at least 0, got {epsilon.min()} to {epsilon.max()}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"epsilons must be numbers and at least 0, got {epsilon.min()} to {epsilon.max()}"
+        )
     # Copies: older numpy warns when numba asks whether a broadcast array may be written to.
     binary = _largest_apart(order.flatten(), epsilon.flatten()).reshape(order.shape)
     pinsker = np.sqrt(epsilon / 2) * _UP

@@ -179,8 +179,9 @@ def draw_integers(key: bytes, size: int) -> Integers:
 def add_integers(key: bytes, sums: Integers) -> None:
     """Add to the sums, in place, what `draw_integers` draws from the key."""
     if len(key) != _KEY_BYTES:
-        msg = f"key must be {_KEY_BYTES} bytes, got {len(key)}. Take os.urandom({_KEY_BYTES})"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"key must be {_KEY_BYTES} bytes, got {len(key)}. Take os.urandom({_KEY_BYTES})"
+        )
     parts = [sums[start : start + PART_DRAWS] for start in range(0, len(sums), PART_DRAWS)]
 
     def add_part(number: int) -> None:

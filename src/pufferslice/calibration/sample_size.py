@@ -74,16 +74,16 @@ def plan_samples(
     check_above(0, noise_std=noise_std)
     sampled = scenario.prior_kind == "sampled"
     if profile is None or isinstance(profile, WholeSphere) or not target.is_sliced or not sampled:
-        msg = (
+        raise ArgumentError(
             "samples are planned for claims along a FiniteProfile or a SampledSphere, from a "
             f"scenario with sampled priors; got {target} and {scenario.prior_kind} priors, along "
             f"{profile}"
         )
-        raise ArgumentError(msg)
     in_delta = isinstance(target, ApproximateGuarantee)
     if scenario.query.range is None and not in_delta:
-        msg = "a Rényi claim from samples needs a public range; use query.with_range(...)"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            "a Rényi claim from samples needs a public range; use query.with_range(...)"
+        )
     confidence = Confidence(
         failure_probability=failure_probability,
         band=band,
@@ -165,12 +165,11 @@ def _fewest(noise_at: Callable[[int], float], target: float, what: str, alone: f
     while noise_at(number(high)) > target:
         low, high = high, high + _STEPS
         if number(high) > MOST:
-            msg = (
+            raise CalibrationError(
                 f"even 2^40 {what} would need noise {noise_at(MOST):.6g}, more than the target "
                 f"{target:.6g}; the distribution alone needs {alone:.6g}. Ask for more noise, or "
                 "a narrower range"
             )
-            raise CalibrationError(msg)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if noise_at(number(middle)) <= target else (middle, high)

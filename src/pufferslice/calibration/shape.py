@@ -198,16 +198,16 @@ def fit_coupled(
     """
     limit, rate = limit_of(order, epsilon), (order - 1) * epsilon
     if not len(differences) == len(masses) > 0:
-        msg = (
+        raise ArgumentError(
             "differences and masses must have one entry for each instance, at least one; got "
             f"{len(differences)} and {len(masses)}"
         )
-        raise ArgumentError(msg)
     tables = [_rows(table) for table in differences]
     dim = tables[0].shape[1]
     if any(table.shape[1] != dim for table in tables):
-        msg = f"differences must have the same dimension in every instance, the first has {dim}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"differences must have the same dimension in every instance, the first has {dim}"
+        )
     shares = [locked(values) for values in masses]
     for table, values in zip(tables, shares, strict=True):
         check_probabilities(length=len(table), masses=values)
@@ -261,13 +261,13 @@ def fit_gaussian(
     dim = rows.shape[1]
     both = locked(covariances)
     if both.shape != (len(rows), 2, dim, dim):
-        msg = f"covariances must have shape ({len(rows)}, 2, {dim}, {dim}), got {both.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"covariances must have shape ({len(rows)}, 2, {dim}, {dim}), got {both.shape}"
+        )
     check_finite(covariances=both)
     values = np.linalg.eigvalsh(both / (np.abs(both).max() or 1.0))
     if np.any(values[..., 0] < -1e-9 * np.abs(values).max(axis=-1)):
-        msg = "covariances must be symmetric and have no negative eigenvalue"
-        raise ArgumentError(msg)
+        raise ArgumentError("covariances must be symmetric and have no negative eigenvalue")
     check_at_least(0, guard=guard)
     half, inverse_half, top_weight = _weights(weights, dim, kind)
     # Weights folded in, and everything divided by the square of the largest difference.
@@ -568,21 +568,20 @@ def _check_unit(unit: float) -> None:
 def _rows(differences: Floats) -> Floats:
     rows = locked(differences)
     if rows.ndim != 2 or rows.size == 0:
-        msg = f"differences must have shape (n, dim), both at least 1; got {rows.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"differences must have shape (n, dim), both at least 1; got {rows.shape}"
+        )
     check_finite(differences=rows)
     return rows
 
 
 def _square(matrix: Floats, name: str) -> Floats:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
-        msg = f"{name} must have shape (dim, dim), got {matrix.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} must have shape (dim, dim), got {matrix.shape}")
     check_finite(**{name: matrix})
     scaled = matrix / (np.abs(matrix).max() or 1.0)
     if np.abs(scaled - scaled.T).max() > 1e-12:
-        msg = f"{name} must be symmetric"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} must be symmetric")
     return matrix
 
 
@@ -593,19 +592,18 @@ def _weights(weights: Floats | None, dim: int, kind: Kind) -> tuple[Floats, Floa
         return np.eye(dim), np.eye(dim), 1.0
     matrix = _square(locked(weights), "weights")
     if len(matrix) != dim:
-        msg = f"weights must have shape ({dim}, {dim}), got {matrix.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"weights must have shape ({dim}, {dim}), got {matrix.shape}")
     if kind == "diagonal" and np.any(matrix != np.diag(np.diag(matrix))):
-        msg = "weights must be diagonal for a diagonal shape; use kind 'fitted' for other weights"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "weights must be diagonal for a diagonal shape; use kind 'fitted' for other weights"
+        )
     top = float(np.abs(matrix).max())
     values, axes = np.linalg.eigh((matrix + matrix.T) / 2 / (top or 1.0))
     if not values[0] > _LEAST_RATIO * values[-1]:
-        msg = (
+        raise ArgumentError(
             "weights must be positive definite, the smallest eigenvalue at least "
             f"{_LEAST_RATIO:.0e} of the largest"
         )
-        raise ArgumentError(msg)
     return (axes * np.sqrt(values)) @ axes.T, (axes / np.sqrt(values)) @ axes.T, top
 
 

@@ -121,31 +121,27 @@ def _closed_form_differences(full: Full, claim: Guarantee) -> MatchingTables | G
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     tables = full.differences
     if tables is None or full.missing.any():
-        msg = (
+        raise ArgumentError(
             "the whole sphere needs distances of the whole output, on all levels; from samples only"
             " a public range gives them. Use query.with_range(...), or a FiniteProfile"
         )
-        raise ArgumentError(msg)
     if full.shape is not None:
-        msg = (
+        raise ArgumentError(
             "claims along the sphere are for isotropic noise; with a shape, noise and distances "
             "have other directions than the slices. Use shape='isotropic', or an unsliced claim"
         )
-        raise ArgumentError(msg)
     if isinstance(tables, GaussianPairs) and not tables.have_one_spread:
-        msg = (
+        raise ArgumentError(
             "the whole sphere has a closed form for Gaussians only where both distributions of "
             "every pair have the same covariance. Use a FiniteProfile (a SampledSphere needs a "
             "public range, which Gaussian priors do not have)"
         )
-        raise ArgumentError(msg)
     if claim.notion == "average" and not (full.is_single or full.dim == 1):
-        msg = (
+        raise ArgumentError(
             "an average over the whole sphere has a closed form only where the query has a single "
             "value, or one Gaussian, under every secret. Use a joint claim, which implies it, a "
             "SampledSphere or a FiniteProfile"
         )
-        raise ArgumentError(msg)
     return tables
 
 

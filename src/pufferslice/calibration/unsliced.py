@@ -153,23 +153,20 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
     distributions are equal.
     """
     if full.differences is None:
-        msg = (
+        raise CalibrationError(
             "samples without a public range do not bound the unsliced divergence; give the query a "
             "range, or claim along slices"
         )
-        raise CalibrationError(msg)
     if isinstance(target, Guarantee) and full.missing.any():
-        msg = (
+        raise CalibrationError(
             "these bands leave out the tails, so they bound no Rényi divergence; give the query a "
             "public range, or claim (epsilon, delta) or a share of guesses"
         )
-        raise CalibrationError(msg)
     if isinstance(target, ApproximateGuarantee) and target.delta < SMALLEST_DIRECT_DELTA:
-        msg = (
+        raise ArgumentError(
             f"delta must be at least {SMALLEST_DIRECT_DELTA:g} for a claim about the whole output, "
             f"got {target.delta!r}"
         )
-        raise ArgumentError(msg)
     if np.all(full.differences.equal):
         return 0.0
 
@@ -189,18 +186,16 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
     else:
         limit, least = 2 * target.at_most - 1, released_variation(0.0, tau)
     if not least < limit:
-        msg = (
+        raise CalibrationError(
             f"{target} allows less than the sampler's own error, {tau:.3g} in total variation, "
             "whatever the noise. Claim a larger delta, a smaller epsilon (which implies this "
             "claim), or more right guesses"
         )
-        raise CalibrationError(msg)
     if not start > 0:
-        msg = (
+        raise CalibrationError(
             "the distributions differ by less than the rounding of whitened coordinates; use "
             "shape='isotropic', or a range and scales of the size of the differences"
         )
-        raise CalibrationError(msg)
     if cost_at(start * LEAST_NOISE) <= limit:
         # The distributions themselves hide the secret; the noise only covers the grid.
         return start * LEAST_NOISE

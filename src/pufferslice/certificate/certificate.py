@@ -102,11 +102,10 @@ class Certificate:
 
     def _of_release(self, field: str) -> Any:  # a JSON value
         if self.workflow != "release":
-            msg = (
+            raise CertificateError(
                 f"{field} belongs to certificates of a release, and this one is about training "
                 "runs; see statement['runs'] for their plans, guarantee for their cost"
             )
-            raise CertificateError(msg)
         return self.statement[field]
 
     def to_json(self) -> dict[str, Any]:
@@ -135,27 +134,24 @@ class Certificate:
         from pufferslice.certificate.schema import check_certificate  # noqa: PLC0415 - pydantic
 
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            msg = (
+            raise CertificateError(
                 f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
                 "calibrate or train wrote"
             )
-            raise CertificateError(msg)
         if document.get("version") != VERSION:
-            msg = (
+            raise CertificateError(
                 f"the certificate has version {given(document.get('version'))}; this program reads "
                 f"version {VERSION}. Verify it with the program that issued it"
             )
-            raise CertificateError(msg)
         fields = check_certificate(document)
         certificate = cls(
             statement=fields["statement"], evidence=evidence, signature=fields.get("signature")
         )
         if certificate.digest != fields["digest"]:
-            msg = (
+            raise CertificateError(
                 f"the certificate was edited: its digest says {fields['digest']!r}, its statement "
                 f"has {certificate.digest!r}. Get the original, or certify again"
             )
-            raise CertificateError(msg)
         return certificate
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -179,11 +175,10 @@ class Certificate:
         try:
             document = parsed_json(read_bytes(path, "document"))
         except ValueError as error:
-            msg = (
+            raise CertificateError(
                 f"{str(path)!r} is not a certificate: it is not JSON ({error}). Give the file "
                 "that calibrate or train wrote"
-            )
-            raise CertificateError(msg) from error
+            ) from error
         beside = evidence_path(path)
         evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
         return cls.from_json(document, evidence)
@@ -205,6 +200,7 @@ def evidence_path(path: str | os.PathLike[str]) -> Path:
     """The file of the evidence of a certificate at `path`: `name.json`, `name.evidence.npz`."""
     target = Path(path)
     if target.name.endswith(EVIDENCE_SUFFIX) or not target.name:
-        msg = f"{str(path)!r} cannot name a certificate; use a name such as certificate.json"
-        raise StorageError(msg)
+        raise StorageError(
+            f"{str(path)!r} cannot name a certificate; use a name such as certificate.json"
+        )
     return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)

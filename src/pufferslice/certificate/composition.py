@@ -88,41 +88,39 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
     do not compose.
     """
     if not certificates:
-        msg = "certificates must hold at least one certificate, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("certificates must hold at least one certificate, got none")
     workflows = {certificate.workflow for certificate in certificates}
     if workflows == {"training"}:
         return composed_runs(certificates)
     if len(workflows) > 1:
-        msg = "training runs and releases do not compose; publish their certificates separately"
-        raise CertificateError(msg)
+        raise CertificateError(
+            "training runs and releases do not compose; publish their certificates separately"
+        )
     statements = [certificate.statement for certificate in certificates]
     totals = {statement["total"] for statement in statements}
     if None in totals:
-        msg = (
+        raise CertificateError(
             "these releases do not compose: with two fair bits and their exclusive or as the "
             "secret, each bit alone says nothing, both together say all. Only releases of data "
             "that the secret determines add up, certified with total=... (--total) under one "
             f"total. {_CONCATENATE}"
         )
-        raise CertificateError(msg)
     orders = {float(statement["guarantee"]["order"]) for statement in statements}
     keys = {composition_key(s["scenario"], s["guarantee"]["order"]) for s in statements}
     if len(totals) > 1 or len(keys) > 1:
-        msg = (
+        raise CertificateError(
             "only releases with one secret, the same pairs, priors and order, and one total add "
             f"up; these differ. {_CONCATENATE}"
         )
-        raise CertificateError(msg)
     digests = tuple(certificate.digest for certificate in certificates)
     if len(set(digests)) != len(digests):
-        msg = "a certificate covers one release; name each once"
-        raise ArgumentError(msg)
+        raise ArgumentError("a certificate covers one release; name each once")
     (total,) = totals
     spent = added_up([statement["spent"] for statement in statements])
     if not spent <= total:
-        msg = f"together the releases cost {at_most(spent)}, more than their total {total!r}"
-        raise CertificateError(msg)
+        raise CertificateError(
+            f"together the releases cost {at_most(spent)}, more than their total {total!r}"
+        )
     return ComposedReleases(
         certificates=digests,
         order=orders.pop(),

@@ -175,8 +175,9 @@ class Evidence:
     def required_slices(self) -> Slices:
         """The slices; a `CertificateError` for evidence of the whole output."""
         if self.slices is None:
-            msg = "the certificate is about the whole output: its evidence has no slices"
-            raise CertificateError(msg)
+            raise CertificateError(
+                "the certificate is about the whole output: its evidence has no slices"
+            )
         return self.slices
 
     def digest(self) -> str:
@@ -203,22 +204,20 @@ class Evidence:
             facts = parsed_json(arrays.pop("facts").tobytes())
             return cls._from_parts(facts, arrays.pop("salt").tobytes(), arrays)
         except _UNREADABLE as error:
-            msg = (
+            raise CertificateError(
                 f"the evidence cannot be read ({type(error).__name__}); it is damaged or not "
                 "evidence. Get the file that was written beside the certificate, or certify again"
-            )
-            raise CertificateError(msg) from error
+            ) from error
 
     @classmethod
     def _from_parts(
         cls, facts: dict[str, Any], salt: bytes, arrays: dict[str, npt.NDArray[Any]]
     ) -> "Evidence":
         if facts["version"] != VERSION:
-            msg = (
+            raise CertificateError(
                 f"the evidence has version {facts['version']!r}, this program reads {VERSION}. "
                 "Verify it with the program that issued it"
             )
-            raise CertificateError(msg)
         doubt = facts["confidence"]
         confidence = None if doubt is None else Confidence(**doubt)
         query = facts["scenario"]["query"]
@@ -247,15 +246,15 @@ class Evidence:
             )
         if facts["full"] is None:
             if slices is None or slices.profile.dim != 1:
-                msg = f"the evidence of the whole output is missing. {CHANGED}"
-                raise CertificateError(msg)
+                raise CertificateError(f"the evidence of the whole output is missing. {CHANGED}")
             full = full_of_slices(slices, limits, scales)
         else:
             stored, has_tables = facts["full"]["recipe"], facts["full"]["has_tables"]
             recipe = None if stored is None else Recipe(**stored)
             if recipe is not None and attrs.asdict(recipe) != stored:
-                msg = f"the evidence does not say how its couplings were found. {CHANGED}"
-                raise CertificateError(msg)
+                raise CertificateError(
+                    f"the evidence does not say how its couplings were found. {CHANGED}"
+                )
             full = Full(
                 dim=len(query["names"]),
                 differences=_unpacked(MatchingTables, "full", arrays) if has_tables else None,
@@ -281,24 +280,24 @@ class Evidence:
         for part in parts:
             part.check()
             if part.n_instances != n_instances:
-                msg = (
+                raise CertificateError(
                     f"the evidence lists {n_instances} (prior, pair) instances, but is about "
                     f"{part.n_instances}. {CHANGED}"
                 )
-                raise CertificateError(msg)
             if isinstance(part, DistanceTables) and part.worst()[part.equal].any():
-                msg = f"the evidence calls two sides equal whose gaps are not 0. {CHANGED}"
-                raise CertificateError(msg)
+                raise CertificateError(
+                    f"the evidence calls two sides equal whose gaps are not 0. {CHANGED}"
+                )
         if not isinstance(self.confidential.get("distributions_digest"), str):
-            msg = f"the evidence has no distributions_digest. {CHANGED}"
-            raise CertificateError(msg)
+            raise CertificateError(f"the evidence has no distributions_digest. {CHANGED}")
         alike = all(np.array_equal(part.equal, parts[0].equal) for part in parts)
         dims = {self.full.dim, len(self.scenario["query"]["names"])}
         if self.slices is not None:
             dims.add(self.slices.profile.dim)
         if not alike or len(dims) > 1:
-            msg = f"the evidence along the slices and in full is not of the same priors. {CHANGED}"
-            raise CertificateError(msg)
+            raise CertificateError(
+                f"the evidence along the slices and in full is not of the same priors. {CHANGED}"
+            )
         self._check_confidence()
 
     def _check_confidence(self) -> None:
@@ -308,13 +307,15 @@ class Evidence:
         banded = self.confidence is not None and self.confidence.band is not None
         fits = (sampled and self.slices is not None) == banded == ("plain" in self.tables)
         if not fits or (self.slices is None and self.confidence is not None):
-            msg = f"the evidence does not fit its kind of priors, sampled or not. {CHANGED}"
-            raise CertificateError(msg)
+            raise CertificateError(
+                f"the evidence does not fit its kind of priors, sampled or not. {CHANGED}"
+            )
         ranged = self.scenario["query"]["range"] is not None
         bounded = ranged == self.full.from_range == (self.full.differences is not None)
         if sampled and self.full.dim > 1 and not bounded:
-            msg = f"the evidence of the whole output is not that of the public range. {CHANGED}"
-            raise CertificateError(msg)
+            raise CertificateError(
+                f"the evidence of the whole output is not that of the public range. {CHANGED}"
+            )
         if self.confidence is None or self.slices is None or not banded:
             return
         if not isinstance(self.slices.differences, GapTables):
@@ -332,8 +333,9 @@ class Evidence:
         rest = [] if beyond is None else beyond.totals.tolist()
         left = [] if cut else [LEVEL_QUANTA - mass for mass in covered]
         if self.slices.differences.totals.tolist() != expected or rest != left:
-            msg = f"the evidence covers other levels than its numbers of samples allow. {CHANGED}"
-            raise CertificateError(msg)
+            raise CertificateError(
+                f"the evidence covers other levels than its numbers of samples allow. {CHANGED}"
+            )
 
     def _facts(self) -> dict[str, Any]:
         full, tables = self.full, self.tables

@@ -123,27 +123,26 @@ def certify_release(
 
     target = guarantee
     if not is_a(target, Claim):
-        msg = f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
+        )
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
     check_one_of(get_args(Effort), effort=effort)
     profile: AnyProfile | None
     if target.is_sliced:
         profile = target.profile
         if profile is None:
-            msg = (
+            raise ArgumentError(
                 f"{target} is a claim along slices; name them with "
                 "profile=FiniteProfile.uniform(...)"
             )
-            raise ArgumentError(msg)
         check_profile(profile, scenario.dim)
         if guard is not None or weights is not None or shape not in (None, "isotropic"):
-            msg = (
+            raise ArgumentError(
                 "a claim along slices has isotropic noise: noise with another shape would vanish "
                 "where no slice looks. Leave shape, guard and weights out, or claim the whole "
                 "output with Guarantee.unsliced(...)"
             )
-            raise ArgumentError(msg)
     else:
         profile = (
             _axis(scenario) if scenario.prior_kind == "sampled" and scenario.dim == 1 else None
@@ -157,16 +156,16 @@ def certify_release(
         is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier_releases
     )
     if not digests or len(set(earlier_releases)) != len(earlier_releases):
-        msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "earlier_releases must list digests of certificates, each once; use ledger.releases()"
+        )
     _check_method(scenario, target, method)
     along = None if isinstance(profile, WholeSphere) else profile
     query, widths = scenario.query, None
     if noise_std is not None:
         check_above(0, noise_std=noise_std)
         if accuracy is not None:
-            msg = "give noise_std or accuracy, not both: accuracy decides the noise"
-            raise ArgumentError(msg)
+            raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
     if accuracy is not None:
         widths = _widths(query, accuracy)
     if total is not None:
@@ -213,40 +212,38 @@ def certify_release(
     if widths is not None and options.noise_std is not None:
         cost = spent_on(evidence, options, options.noise_std)
         if not cost <= target.bound:
-            msg = (
+            raise CalibrationError(
                 f"this accuracy costs {at_most(cost)}, more than the {target.bound:g} of "
                 f"{target}; accept less accuracy, or claim more"
             )
-            raise CalibrationError(msg)
         least = float(np.nextafter(cost, np.inf))
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
     if guard is not None and not evidence.are_equal:
         # The noise that the claim needs may be less than the guard needs.
         least = guard / guard_radius(evidence.full, options.target, 1.0) * _GUARD_ROOM
         if options.noise_std is not None and options.noise_std < least:
-            msg = (
+            raise CalibrationError(
                 f"this noise hides shifts of less than guard {guard:g} only; use a smaller guard, "
                 "or more noise (less accuracy)"
             )
-            raise CalibrationError(msg)
         if calibrated_noise(evidence, options) < least:
             options = attrs.evolve(options, noise_std=least)
     if not evidence.are_equal:
         least = row_noise(scenario, fitted) * _GUARD_ROOM
         if options.noise_std is not None and options.noise_std < least:
-            msg = (
+            raise CalibrationError(
                 "this noise does not hide one row, which the normal approximation of the priors "
                 f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
             )
-            raise CalibrationError(msg)
         if calibrated_noise(evidence, options) < least:
             options = attrs.evolve(options, noise_std=least)
     statement = release_statement(evidence, options)
     try:
         check_statement(statement)
     except CertificateError:
-        msg = "the noise or the scales are too large for a certificate; use other units"
-        raise CalibrationError(msg) from None
+        raise CalibrationError(
+            "the noise or the scales are too large for a certificate; use other units"
+        ) from None
     return Certificate(statement=statement, evidence=evidence)
 
 
@@ -268,8 +265,9 @@ def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:
     """The half-width that each coordinate may have; infinite for those that are not named."""
     unknown = not is_a(accuracy, Mapping) or set(accuracy) - set(query.names)
     if unknown or not accuracy:
-        msg = f"accuracy must map coordinates of the query to half-widths: {listed(query.names)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"accuracy must map coordinates of the query to half-widths: {listed(query.names)}"
+        )
     for name, width in accuracy.items():
         check_above(0, **{f"accuracy[{name!r}]": width})
     return np.array([float(accuracy.get(name, math.inf)) for name in query.names])
@@ -323,37 +321,32 @@ def spent(
             epsilon=claim.epsilon,
         )
     elif order is not None:
-        msg = f"{claim} has no order; leave it out, or certify a Rényi claim"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{claim} has no order; leave it out, or certify a Rényi claim")
     elif isinstance(claim, ApproximateGuarantee) and notion is not None:
         claim = attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=claim.notion)
     if evidence.are_equal:
-        msg = "the distributions are equal: every noise, even none, costs nothing"
-        raise CalibrationError(msg)
+        raise CalibrationError("the distributions are equal: every noise, even none, costs nothing")
     stated = CertificateOptions.read_off(certificate.statement)
     if claim.is_sliced and evidence.slices is None and not stated.target.is_sliced:
-        msg = (
+        raise ArgumentError(
             "the certificate is about the whole output, and its evidence has no slices; ask about "
             "notion 'unsliced', or certify a claim along slices"
         )
-        raise ArgumentError(msg)
     check_above(0, noise_std=std)
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
     cost = spent_on(evidence, options, std)
     if not np.isfinite(cost):
-        msg = f"noise {std:g} gives no finite cost of {claim}; use more noise"
-        raise CalibrationError(msg)
+        raise CalibrationError(f"noise {std:g} gives no finite cost of {claim}; use more noise")
     try:
         return claim.with_bound(cost)
     except ArgumentError:
-        msg = (
+        raise CalibrationError(
             f"noise {std:g} costs {cost:g}, with which there is no claim of this kind. Ask about "
             "another noise, or another delta"
-        )
-        raise CalibrationError(msg) from None
+        ) from None
 
 
 def spent_in_full(
@@ -380,19 +373,17 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     stated, other = certificate.statement["scenario"], scenario.description()
     differ = [key for key in _SHARED if stated[key] != other[key]]
     if differ:
-        msg = (
+        raise ArgumentError(
             f"the other scenario must have the certificate's {', '.join(_SHARED)}; it differs in "
             f"{', '.join(differ)}. Only priors may differ: noise in other units, for another query "
             "or between other secrets costs something else"
         )
-        raise ArgumentError(msg)
     sampled = {prior["kind"] for prior in stated["priors"]} == {"sampled"}
     if (scenario.prior_kind == "sampled") != sampled:
-        msg = (
+        raise ArgumentError(
             "the other scenario must be known like the certified one, both by samples or neither; "
             f"this one has {scenario.prior_kind} priors"
         )
-        raise ArgumentError(msg)
     evidence = certified.of_scenario(scenario)
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
     return Certificate(statement=statement, evidence=evidence)
@@ -401,17 +392,15 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
 def required_evidence(certificate: Certificate) -> Evidence:
     """The evidence; raise if it is absent or its digest is not the statement's."""
     if certificate.evidence is None:
-        msg = (
+        raise CertificateError(
             "statement only: the evidence is not available. Put the .evidence.npz file beside the "
             "certificate; whoever issued it has it"
         )
-        raise CertificateError(msg)
     if certificate.evidence.digest() != certificate.statement["evidence_digest"]:
-        msg = (
+        raise CertificateError(
             "the evidence does not belong to this statement: its digest differs. Put the file "
             "beside it that was written with it"
         )
-        raise CertificateError(msg)
     return certificate.evidence
 
 
@@ -430,48 +419,44 @@ def _confidence(
     in_delta = not isinstance(target, Guarantee)
     if sampled and (in_closed_form or not target.is_sliced):
         if scenario.query.range is None and not (in_delta and scenario.dim == 1):
-            msg = (
+            raise ScenarioError(
                 "the whole output cannot be bounded from samples without a public range: beyond "
                 "the samples anything could lie. Give the query one with "
                 "query.with_range(Box(low, high)), to which it is then clipped; or claim along "
                 "the slices of a FiniteProfile"
             )
-            raise ScenarioError(msg)
         sampled = scenario.dim == 1  # otherwise the range alone bounds it
     if (on_sphere or in_closed_form) and in_delta:
-        msg = (
+        raise ArgumentError(
             f"the sphere as profile goes with average and joint Rényi claims, not with {target}; "
             "use a FiniteProfile"
         )
-        raise ArgumentError(msg)
     if on_sphere and scenario.prior_kind == "gaussian":
-        msg = (
+        raise ScenarioError(
             "the sphere as profile needs a public range, which Gaussian priors do not have; use "
             "a FiniteProfile"
         )
-        raise ScenarioError(msg)
     if not (sampled or on_sphere):
         if failure_probability is None:
             return None
-        msg = (
+        raise ArgumentError(
             f"failure_probability {failure_probability!r} was given, but nothing can fail: the "
             "priors are exact and no directions are drawn, or the public range alone bounds the "
             "whole output. Leave it out, or declare the priors sampled with "
             "scenario.with_sampled_priors()"
         )
-        raise ArgumentError(msg)
     if failure_probability is None:
         what = "sampled priors" if sampled else "the sphere as profile"
-        msg = f"{what} need failure_probability, the probability that the claim does not hold"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"{what} need failure_probability, the probability that the claim does not hold"
+        )
     if sampled and not in_delta and scenario.query.range is None:
-        msg = (
+        raise ScenarioError(
             "a Rényi claim cannot be certified from samples without a public range: beyond the "
             "samples anything could lie. Give the query one with query.with_range(Box(low, high)), "
             "to which it is then clipped; or claim sliced (epsilon, delta) with "
             "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
         )
-        raise ScenarioError(msg)
     # The tails go into a delta along slices always, else where no range bounds them.
     beyond = in_delta and (target.is_sliced or scenario.query.range is None)
     return Confidence(
@@ -484,25 +469,23 @@ def _confidence(
 
 def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> None:
     if method is not None and not target.is_sliced:
-        msg = (
+        raise ArgumentError(
             f"method {method} is about slices; an unsliced target is calibrated on couplings of "
             "the whole output and takes no method"
         )
-        raise ArgumentError(msg)
     if method is not None and isinstance(target.profile, WholeSphere):
-        msg = f"method {method} is about slices one by one; the whole sphere has a closed form"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"method {method} is about slices one by one; the whole sphere has a closed form"
+        )
     if not isinstance(target, ApproximateGuarantee) or not target.is_sliced:
         return
     if scenario.prior_kind == "gaussian":
-        msg = (
+        raise ArgumentError(
             "an (epsilon, delta) claim is calibrated on gaps, which Gaussian priors do not have; "
             "certify a Rényi claim and read its (epsilon, delta) views"
         )
-        raise ArgumentError(msg)
     if method is not None and method.rule == "closed_form":
-        msg = "rule 'closed_form' is a formula for Rényi claims; use rule 'tight'"
-        raise ArgumentError(msg)
+        raise ArgumentError("rule 'closed_form' is a formula for Rényi claims; use rule 'tight'")
 
 
 def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
@@ -513,12 +496,11 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
         return
     share = confidence.band_probability(slices.profile.n_directions)
     needed = samples_for_tail(target.delta / 2, share, confidence.band)
-    msg = (
+    raise CalibrationError(
         f"too few samples: the bands leave out a mass of {missing:.3g}, which must be below delta "
         f"{target.delta:g}. About {needed} samples of each distribution leave half of delta to "
         "the noise; or claim a larger delta"
     )
-    raise CalibrationError(msg)
 
 
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
@@ -561,11 +543,10 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     seeing = (visible > least[:, None]) @ weights
     blind = ~tables.equal & (seeing < _LEAST_WEIGHT / np.count_nonzero(weights))
     if blind.any():
-        msg = (
+        raise CalibrationError(
             "the profile does not see the difference between the distributions of "
             f"{int(blind.sum())} of {len(blind)} (prior, pair) instances, which do differ: no "
             "slice of some weight shows a fair part of it. The noise would not hide it from "
             "anyone who looks in another direction. Use more, or other, directions, or equal "
             "weights"
         )
-        raise CalibrationError(msg)

@@ -177,12 +177,12 @@ def check_limits(limits: Sequence[str]) -> tuple[str, ...]:
     Raise unless all are known and state how examples were kept apart.
     """
     if not isinstance(limits, tuple | list) or not set(map(str, limits)) <= set(RUN_LIMITS):
-        msg = f"limits must be a list of codes among {', '.join(RUN_LIMITS)}; got {limits!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"limits must be a list of codes among {', '.join(RUN_LIMITS)}; got {limits!r}"
+        )
     if not (set(limits) >= set(BY_PROGRAM) or set(limits) >= set(ISOLATED)):
-        msg = (
+        raise ArgumentError(
             "limits must state how examples were kept apart; give "
             f"{BY_PROGRAM[0]!r}, or both of {', '.join(map(repr, ISOLATED))}"
         )
-        raise ArgumentError(msg)
     return tuple(code for code in RUN_LIMITS if code in limits)

@@ -43,8 +43,9 @@ from pufferslice.sensitivity.tables import DistanceTables, GapTables
 try:
     from flint import arb, arb_mat, ctx
 except ImportError as error:
-    msg = "a rigorous verification needs python-flint: pip install 'pufferslice[rigorous]'"
-    raise MissingExtraError(msg) from error
+    raise MissingExtraError(
+        "a rigorous verification needs python-flint: pip install 'pufferslice[rigorous]'"
+    ) from error
 
 Outcome = Literal["proved", "refuted", "not covered"]
 

@@ -82,8 +82,7 @@ class _EachOnce:
 
 def _each_once(items: list[Any]) -> list[Any]:
     if any(item in items[:index] for index, item in enumerate(items)):
-        msg = "must not list anything twice"
-        raise ValueError(msg)
+        raise ValueError("must not list anything twice")
     return items
 
 
@@ -844,6 +843,5 @@ def _checked(
         reason = _REASONS.get(kind) or re.sub(r"^\w+ should", "must", first["msg"])
         # A code or name that is not known may come from a later version of this program.
         hint = "Use the program that issued it" if kind == "literal_error" else changed
-        msg = f"{path}: {reason.removeprefix('Value error, ')}. {hint}"
-        raise error_class(msg) from None
+        raise error_class(f"{path}: {reason.removeprefix('Value error, ')}. {hint}") from None
     return value  # type: ignore[return-value]

@@ -39,11 +39,13 @@ def sign(certificate: Certificate, private_key: bytes) -> Certificate:
     try:
         key = load_pem_private_key(private_key, password=None)
     except (ValueError, TypeError) as error:
-        msg = f"the private key cannot be read: {error}; it must be an unencrypted Ed25519 PEM"
-        raise CertificateError(msg) from error
+        raise CertificateError(
+            f"the private key cannot be read: {error}; it must be an unencrypted Ed25519 PEM"
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        msg = f"the private key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
-        raise CertificateError(msg)
+        raise CertificateError(
+            f"the private key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
+        )
     signature = {
         "algorithm": ALGORITHM,
         "public_key": _raw(key.public_key()).hex(),
@@ -57,11 +59,13 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
     try:
         key = load_pem_public_key(public_key)
     except (ValueError, TypeError) as error:
-        msg = f"the public key cannot be read: {error}; it must be an Ed25519 PEM"
-        raise CertificateError(msg) from error
+        raise CertificateError(
+            f"the public key cannot be read: {error}; it must be an Ed25519 PEM"
+        ) from error
     if not isinstance(key, Ed25519PublicKey):
-        msg = f"the public key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
-        raise CertificateError(msg)
+        raise CertificateError(
+            f"the public key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
+        )
     signature = certificate.signature
     if signature is None:
         return "the certificate carries no signature"

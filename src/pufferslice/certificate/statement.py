@@ -115,8 +115,9 @@ def spent_on(evidence: Evidence, options: CertificateOptions, noise_std: float) 
         return approximate_cost(slices, options.target, noise_std, envelope)
     if isinstance(options.target, Guarantee):
         return cost(slices, options.target, noise_std, options.method)
-    msg = f"{options.target} is a claim about the whole output; it takes no method"
-    raise CalibrationError(msg)
+    raise CalibrationError(
+        f"{options.target} is a claim about the whole output; it takes no method"
+    )
 
 
 def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[str, Any]:
@@ -125,16 +126,14 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[s
     spent = spent_on(evidence, options, noise_std)
     if not spent <= options.target.bound:
         if options.noise_std is not None:
-            msg = (
+            raise CalibrationError(
                 f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's "
                 f"{options.target.bound:g}; claim at least that much, or use more noise"
             )
-            raise CalibrationError(msg)
-        msg = (
+        raise CalibrationError(
             f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target. Please "
             "report this: the noise was not used"
         )
-        raise CalibrationError(msg)
     if options.total is not None:
         check_total(evidence, options)
     equal, slices = evidence.are_equal, evidence.slices if options.target.is_sliced else None
@@ -180,21 +179,20 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
     """Refuse a total where releases do not add up, or where it is not one."""
     target = options.target
     if not evidence.full.is_determined:
-        msg = (
+        raise CalibrationError(
             "total is for data that the secret determines: a single value of the query under every "
             "secret and prior. Otherwise two harmless releases can reveal the secret together. "
             "Calibrate all of it as one concatenated query"
         )
-        raise CalibrationError(msg)
     if not isinstance(target, Guarantee) or target.is_sliced or options.total is None:
-        msg = "total is for unsliced Rényi claims, whose costs add; use Guarantee.unsliced(...)"
-        raise CalibrationError(msg)
+        raise CalibrationError(
+            "total is for unsliced Rényi claims, whose costs add; use Guarantee.unsliced(...)"
+        )
     if not target.epsilon <= options.total:
-        msg = (
+        raise CalibrationError(
             f"total {options.total:g} must be at least the epsilon {target.epsilon:g} of this "
             "release"
         )
-        raise CalibrationError(msg)
 
 
 def noise_stds(full: Full, noise_std: float) -> Floats:

@@ -142,8 +142,7 @@ class Sweep:
         check_between(0, 1, delta=delta)
         statement = certificate.statement
         if required_evidence(certificate).are_equal:
-            msg = "the distributions are equal: every bound holds without noise"
-            raise CalibrationError(msg)
+            raise CalibrationError("the distributions are equal: every bound holds without noise")
         claim = certificate.guarantee
         bounds = _ladder(claim) if bounds is None else bounds
         return cls(

@@ -69,8 +69,7 @@ def certify_training(
     """
     for name, text in (("data", data), ("noise", noise)):
         if not is_a(text, str) or not text:
-            msg = f"{name} must be a non-empty string, got {text!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} must be a non-empty string, got {text!r}")
     claim = TrainingClaim(
         data=data,
         runs=(plan,),
@@ -92,11 +91,10 @@ def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
     claims = [TrainingClaim.read_off(certificate.statement) for certificate in certificates]
     names = sorted({claim.data for claim in claims})
     if len(names) != 1:
-        msg = (
+        raise CertificateError(
             f"the runs are over different data ({listed(names)}); only runs over the same data "
             "compose. Publish their certificates beside each other"
         )
-        raise CertificateError(msg)
     total = math.fsum(claim.implementation_delta for claim in claims)
     if len(claims) > 1 and total > 0:
         total = math.nextafter(total, math.inf)
@@ -134,11 +132,10 @@ class TrainingClaim:
         check_share(implementation_delta=self.implementation_delta)
         if self.differing.excess_probability:
             if not self.deltas:
-                msg = (
+                raise ArgumentError(
                     "deltas must have at least one entry, the delta of the claim: more records "
                     "than listed may differ, so there is no Rényi claim"
                 )
-                raise ArgumentError(msg)
             for delta in self.deltas:
                 delta_left(delta, self.differing)
 
@@ -179,12 +176,11 @@ class TrainingClaim:
             self.runs, delta=delta, implementation_delta=self.implementation_delta
         )
         if not math.isfinite(epsilon):
-            msg = (
+            raise CalibrationError(
                 f"no epsilon can be stated at delta {delta:g}: the tail of the differing records "
                 "and the distance of the noise leave too little of it. Use a larger delta, or more "
                 "noise"
             )
-            raise CalibrationError(msg)
         return Guarantee.epsilon_delta(max(epsilon, _LEAST_EPSILON), delta)
 
 
@@ -269,8 +265,7 @@ def _limits(claim: TrainingClaim, guarantee: Guarantee | ApproximateGuarantee) -
 def check_together(plans: Sequence[TrainingPlan]) -> None:
     """Raise unless the costs of the runs add: same records, distribution of D, order, notion."""
     if not plans:
-        msg = "plans must hold the plan of at least one run, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("plans must hold the plan of at least one run, got none")
     shared = [
         {
             "differing records": plan.differing.description(),
@@ -282,11 +277,10 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
     ]
     for name in shared[0]:
         if any(facts[name] != shared[0][name] for facts in shared):
-            msg = (
+            raise CertificateError(
                 f"the runs have different {name}; only runs with the same compose. "
                 "Publish their certificates beside each other"
             )
-            raise CertificateError(msg)
 
 
 def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
@@ -344,11 +338,10 @@ def secret_epsilon(
     check_together(plans)
     accountant = plans[0].accountant
     if accountant.notion != "unsliced":
-        msg = (
+        raise ArgumentError(
             f"accountant {accountant.name!r} averages over batches, which gives no (epsilon, "
             "delta); use worst_case, log_moment or amplified"
         )
-        raise ArgumentError(msg)
     return epsilon_at(
         costs_by_order(secret_cost, plans),
         delta=delta_left(delta, plans[0].differing),

@@ -72,8 +72,9 @@ def account(
         differing=differing, sampling=design, n_steps=n_steps, order=order, delta=delta
     )
     if (epsilon is None) == (noise_multiplier is None):
-        msg = "give either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "give either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
+        )
     if noise_multiplier is None:
         accounts = account.accounts_for_epsilon(run, epsilon or 0.0)
     else:
@@ -88,11 +89,10 @@ def _differing(n_records: int, **flags: float | None) -> "DifferingRecords":
 
     n_given = sum(value is not None for name, value in flags.items() if name not in TAIL_KEYS)
     if n_given != 1:
-        msg = (
+        raise ArgumentError(
             "give exactly one of --exactly, --at-most and --mismatch-probability; got "
             f"{n_given} of the three"
         )
-        raise ArgumentError(msg)
     options: dict[str, Any] = {k: value for k, value in flags.items() if value is not None}
     return SecretSection.model_construct(**options).differing(n_records)
 
@@ -105,15 +105,15 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
     check_count(1, n_records=n_records)
     if sampling == "poisson":
         if not 0 < batch_size <= n_records:
-            msg = (
+            raise ArgumentError(
                 f"--batch-size must be above 0 and at most --n-records {n_records}, "
                 f"got {batch_size:g}"
             )
-            raise ArgumentError(msg)
         return learning.Poisson(n_records=n_records, rate=batch_size / n_records)
     if not batch_size.is_integer():
-        msg = f"--batch-size must be an integer for {sampling} sampling, got {batch_size!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"--batch-size must be an integer for {sampling} sampling, got {batch_size!r}"
+        )
     kind = (
         learning.WithoutReplacement
         if sampling == "without-replacement"

@@ -39,8 +39,9 @@ def audit(
     from pufferslice.certificate import Certificate
 
     if n_outputs is not None and supplied is not None:
-        msg = "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
+        )
     held, request = Certificate.load(certificate), streamed_request(scenario)
     if supplied is not None:
         outputs = Outputs.load(supplied)

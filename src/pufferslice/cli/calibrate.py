@@ -157,11 +157,11 @@ def calibrate(
     if scenario is not None:
         _check_no_flags(context, flags)
     if sweep and out is not None:
-        msg = "--sweep certifies no bound; leave --out out, and calibrate again with the one chosen"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "--sweep certifies no bound; leave --out out, and calibrate again with the one chosen"
+        )
     if not sweep and (bounds is not None or plot is not None):
-        msg = "--bounds and --plot are for --sweep"
-        raise ArgumentError(msg)
+        raise ArgumentError("--bounds and --plot are for --sweep")
     start = time.monotonic()
     request = streamed_request(
         document_of(flags) if scenario is None else scenario,
@@ -246,11 +246,10 @@ def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:
     ]
     if on_the_line:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in on_the_line)
-        msg = (
+        raise ArgumentError(
             f"give either a scenario file or --data with flags, not both: {named}. Override a key "
             "of the file with --set, as --set guarantee.epsilon=2"
         )
-        raise ArgumentError(msg)
 
 
 def _summary(certificate: "Certificate") -> dict[str, Any]:

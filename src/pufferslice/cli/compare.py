@@ -61,12 +61,11 @@ def compare(
     if profile is None:
         profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)
     if not isinstance(target, Guarantee) or not isinstance(profile, FiniteProfile):
-        msg = (
+        raise ArgumentError(
             "mechanisms are compared at one order, along the slices of a finite profile; give "
             "[guarantee] an order and no delta, and [profile] directions of a kind other than the "
             "sphere"
         )
-        raise ArgumentError(msg)
     with progress_bar("mechanisms") as progress:
         comparison = compare_mechanisms(request.scenario, profile, target, settings, progress)
     value = comparison.to_json()

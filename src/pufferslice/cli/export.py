@@ -33,11 +33,11 @@ def export(
     from pufferslice.report.registry import DeploymentFacts, registry_record, registry_yaml
 
     if not registry:
-        msg = "export needs a format; the only one is --registry"
-        raise ArgumentError(msg)
+        raise ArgumentError("export needs a format; the only one is --registry")
     if out.resolve() in {certificate.resolve(), evidence_path(certificate).resolve()}:
-        msg = f"--out {str(out)!r} is the certificate or its evidence; name another file"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"--out {str(out)!r} is the certificate or its evidence; name another file"
+        )
     (held,) = public_inputs([certificate])
     facts = DeploymentFacts(
         name=name,

@@ -31,10 +31,9 @@ _KEYS = {
 def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a scenario file, from flags by their names."""
     if not ({"data", "dataset"} & set(flags)):
-        msg = (
+        raise ArgumentError(
             "give a scenario file, or --data FILE with --secret, --distribution and the other flags"
         )
-        raise ArgumentError(msg)
     if "guess" in flags:
         flags = {"notion": "guess", **flags}
     claim = flags.get("claim", "").replace("-", "_")
@@ -52,8 +51,9 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         required += ["seed"]
     absent = [f"--{name}" for name in required if name not in flags]
     if absent:
-        msg = f"{', '.join(absent)}: required, because what is certified has no defaults"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"{', '.join(absent)}: required, because what is certified has no defaults"
+        )
     document: dict[str, Any] = {
         section: {key: flags[flag] for key, flag in keys.items() if flag in flags}
         for section, keys in _KEYS.items()
@@ -68,8 +68,9 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         document["guarantee"]["deltas"] = flags["delta"]
     elif "delta" in flags:
         if len(flags["delta"]) != 1:
-            msg = f"an (epsilon, delta) claim takes one --delta, got {len(flags['delta'])}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"an (epsilon, delta) claim takes one --delta, got {len(flags['delta'])}"
+            )
         document["guarantee"]["delta"] = flags["delta"][0]
     if flags["distribution"] == "bootstrap":
         document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
@@ -85,11 +86,13 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
     query: dict[str, Any] = {"distribution": flags["distribution"]}
     if flags["distribution"] == "records" and "columns" not in flags:
-        msg = "distribution 'records' needs --columns, the numeric columns of one row"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "distribution 'records' needs --columns, the numeric columns of one row"
+        )
     if flags["distribution"] != "records" and "columns" in flags:
-        msg = "--columns is for distribution 'records'; otherwise use --mean, --std, --rate"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "--columns is for distribution 'records'; otherwise use --mean, --std, --rate"
+        )
     # The order of the command line is that of the coordinates.
     for name in flags:
         if name in ("columns", "mean", "std"):
@@ -99,8 +102,7 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
     if "scales" in flags:
         query["scales"] = _scales(flags["scales"])
     if "range" in flags and ("low" in flags or "high" in flags):
-        msg = "give either --range or --low and --high, not both"
-        raise ArgumentError(msg)
+        raise ArgumentError("give either --range or --low and --high, not both")
     if "range" in flags:
         query["range"] = _intervals(flags["range"])
     elif "low" in flags or "high" in flags:
@@ -112,8 +114,7 @@ def _condition(text: str) -> dict[str, Any]:
     """`income=>50K` is the column income with the value `>50K`; `gain>0` a comparison."""
     marks = [(text.find(mark), -len(mark), mark) for mark in _COMPARISONS if mark in text[1:]]
     if not marks:
-        msg = f"--rate must be column=value, column>number or the like, got {text!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"--rate must be column=value, column>number or the like, got {text!r}")
     start, _, mark = min(marks)
     column, value = text[:start].strip(), text[start + len(mark) :].strip()
     if mark == "=":
@@ -135,8 +136,7 @@ def _widths(texts: list[str]) -> dict[str, float]:
     for text in texts:
         name, mark, value = text.rpartition("=")
         if not mark or not name.strip() or name.strip() in widths:
-            msg = f"--accuracy must be name=half-width, each name once; got {text!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"--accuracy must be name=half-width, each name once; got {text!r}")
         widths[name.strip()] = numbers(value, "--accuracy")[0]
     return widths
 
@@ -146,8 +146,9 @@ def _intervals(text: str) -> dict[str, list[float]]:
     named = _named(text, "--range")
     parts = [part.split(":") for part in (text.split(",") if named is None else named.values())]
     if any(len(part) != 2 for part in parts):
-        msg = f"--range must be low:high for each coordinate, separated by commas; got {text!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"--range must be low:high for each coordinate, separated by commas; got {text!r}"
+        )
     ends = [[numbers(end, "--range")[0] for end in part] for part in parts]
     if named is not None:
         return dict(zip(named, ends, strict=True))
@@ -162,8 +163,9 @@ def _named(text: str, flag: str) -> dict[str, str] | None:
     for part in text.split(","):
         name, mark, value = part.rpartition("=")
         if not mark or not name.strip() or name.strip() in named:
-            msg = f"{flag} must be name=value for each coordinate, each once; got {text!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{flag} must be name=value for each coordinate, each once; got {text!r}"
+            )
         named[name.strip()] = value
     return named
 
@@ -177,5 +179,4 @@ def numbers(text: str, flag: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        msg = f"{flag} must be numbers separated by commas, got {text!r}"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(f"{flag} must be numbers separated by commas, got {text!r}") from None

@@ -54,8 +54,9 @@ def show(
     book.check_there()
     found = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
     if len(found) != 1 or not certificate:
-        msg = f"{len(found)} releases in {book.name!r} begin like this; give more digits of one"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"{len(found)} releases in {book.name!r} begin like this; give more digits of one"
+        )
     (entry,) = found
     document = None if entry.release is None else parsed_json(entry.release)
     trail = [event for event in book.trail() if event.certificate == entry.certificate]
@@ -119,8 +120,9 @@ def create(
     from pufferslice.releases.ledger import URL_SCHEMES
 
     if not location.startswith(URL_SCHEMES):
-        msg = "create is for databases (postgresql://…); a file is made by its first release"
-        raise LedgerError(msg)
+        raise LedgerError(
+            "create is for databases (postgresql://…); a file is made by its first release"
+        )
     from pufferslice.releases.postgres import Database
 
     database = Database(location)

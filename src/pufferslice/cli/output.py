@@ -34,15 +34,17 @@ def answer(value: Any, text: str, *, json: bool) -> None:  # any JSON value
 def say(text: str) -> None:
     """Print on standard output; a `StorageError` if that fails, as on a full disk."""
     if sys.stdout is None:
-        msg = "cannot write to standard output: it was closed before the command began"
-        raise StorageError(msg)
+        raise StorageError(
+            "cannot write to standard output: it was closed before the command began"
+        )
     try:
         typer.echo(text)
         sys.stdout.flush()
     except (OSError, UnicodeEncodeError) as error:
         discard_output()
-        msg = f"cannot write to standard output: {getattr(error, 'strerror', None) or error}"
-        raise StorageError(msg) from error
+        raise StorageError(
+            f"cannot write to standard output: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def discard_output() -> None:

@@ -55,20 +55,21 @@ def release(
 
     held = Certificate.load(certificate)
     if again and into_range:
-        msg = "--again writes the recorded release as it is; leave --into-range out"
-        raise ArgumentError(msg)
+        raise ArgumentError("--again writes the recorded release as it is; leave --into-range out")
     book = Ledger(ledger)
     if again:
         released = release_again(held, ledger=book, out=out)
     elif scenario is None:
-        msg = "give the scenario.toml that was certified; only --again works without it"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "give the scenario.toml that was certified; only --again works without it"
+        )
     else:
         request = streamed_request(scenario, strata_folder=strata_folder)
         n_choices = sum(choice is not None for choice in (group, row, rows))
         if n_choices != 1 and not (n_choices == 0 and request.is_of_one_table):
-            msg = "choose the rows to release by exactly one of --group, --row, --rows"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "choose the rows to release by exactly one of --group, --row, --rows"
+            )
         table = (
             request.chosen_rows(group=group, row=row)
             if rows is None
@@ -88,8 +89,7 @@ def release(
         text = f"{released}\n\nWritten: {out}. Recorded in {book.name}."
         answer(released.to_json(), text, json=json)
     except StorageError as error:
-        msg = (
+        raise StorageError(
             f"{error}. The release is written to {str(out)!r} and recorded in the ledger "
             f"{book.name!r}; {AGAIN}"
-        )
-        raise StorageError(msg) from error
+        ) from error

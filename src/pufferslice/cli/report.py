@@ -30,8 +30,9 @@ def report(
     from pufferslice.report.page import internal_page, label_page, public_page
 
     if out.resolve() in {path.resolve() for path in files} or out.name.endswith(EVIDENCE_SUFFIX):
-        msg = f"--out {str(out)!r} is one of the files to report on, or evidence; name another"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"--out {str(out)!r} is one of the files to report on, or evidence; name another"
+        )
     edition = "label" if label else "public" if public else "internal"
     if label:
         page = label_page(files)

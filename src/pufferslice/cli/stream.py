@@ -90,15 +90,13 @@ def streamed_request(
         document = overridden(scenario, overrides or [])
         request = request_of(document, Path(), scan, spill, progress_bar)
     if "scan" not in passes and (workers, scheduler, checkpoint) != (None, None, None):
-        msg = (
+        raise ArgumentError(
             "--workers, --scheduler and --checkpoint are for streamed data; stream with --bins, or "
             "bins in [data]"
         )
-        raise ArgumentError(msg)
     if "spill" not in passes and strata_folder is not None:
-        msg = (
+        raise ArgumentError(
             "--strata-folder is for streamed data whose rows are coupled; see bins and strata in "
             "[data]"
         )
-        raise ArgumentError(msg)
     return request

@@ -39,8 +39,7 @@ def verify(
     if scenario is not None:
         data = streamed_request(scenario, strata_folder=strata_folder).scenario
     elif strata_folder is not None:
-        msg = "--strata-folder is for streamed data; give --scenario too"
-        raise ArgumentError(msg)
+        raise ArgumentError("--strata-folder is for streamed data; give --scenario too")
     signed_by = None if key is None else read_bytes(key, "key")
     # From data the couplings are looked for again, as long as when they were certified.
     with progress_bar("recomputing couplings") as progress:

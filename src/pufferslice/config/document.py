@@ -70,8 +70,7 @@ class File(Table):
         # A misspelt key explains a missing one, so it comes first.
         detail = min(details, key=lambda each: each["type"] != "extra_forbidden")
         where = _place(detail["loc"])
-        msg = f"{where}: {_rule(detail, cls)}" if where else _rule(detail, cls)
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{where}: {_rule(detail, cls)}" if where else _rule(detail, cls))
 
 
 def key(
@@ -116,8 +115,7 @@ def either(words: str) -> WrapValidator:
         try:
             return handler(value)
         except ValidationError:
-            msg = f"must be {words}"
-            raise ValueError(msg) from None
+            raise ValueError(f"must be {words}") from None
 
     return WrapValidator(validate)
 
@@ -129,8 +127,7 @@ def _number(value: object) -> int | float:
                 return value
         except OverflowError:
             pass
-    msg = "must be a finite number"
-    raise ValueError(msg)
+    raise ValueError("must be a finite number")
 
 
 Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
@@ -151,8 +148,7 @@ class PluginTable(Table):
 
 def _equal_rows(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
     if len({len(row) for row in rows}) > 1:
-        msg = "must be lists of one length"
-        raise ValueError(msg)
+        raise ValueError("must be lists of one length")
     return rows
 
 
@@ -162,13 +158,11 @@ Matrix = Annotated[tuple[Numbers, ...], Field(strict=False), AfterValidator(_equ
 def parsed_toml(content: bytes) -> dict[str, Any]:
     """A TOML document; anything else is a `ValueError`."""
     if _LONG_KEY.search(content):
-        msg = f"it has a key of more than {MOST_NESTED} parts"
-        raise ValueError(msg)
+        raise ValueError(f"it has a key of more than {MOST_NESTED} parts")
     try:
         document = tomllib.loads(content.decode())
     except RecursionError:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from None
+        raise ValueError("it is nested too deeply") from None
     check_document(document)
     return document
 
@@ -210,11 +204,10 @@ def _assignment(text: str) -> list[Any]:
         if len(parts) > 1 and table == 0 and set(parsed) == {"value"}:
             return [*parts, parsed["value"]]
         break
-    msg = (
+    raise ArgumentError(
         "--set must be section.key=value with the value in TOML, as guarantee.epsilon=2 or "
         "guarantee.notion='joint'"
     )
-    raise ArgumentError(msg)
 
 
 def toml_of(document: Mapping[str, Any]) -> str:

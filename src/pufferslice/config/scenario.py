@@ -142,8 +142,7 @@ class SecretSection(Table):
         """Column, columns or bins, as `Scenario` takes them."""
         choices = [value for value in (self.column, self.columns, self.bins) if value is not None]
         if len(choices) != 1:
-            msg = "[secret]: needs exactly one of column, columns, bins"
-            raise ArgumentError(msg)
+            raise ArgumentError("[secret]: needs exactly one of column, columns, bins")
         (choice,) = choices
         if isinstance(choice, SecretBins):
             return Bins(column=choice.column, quantiles=choice.quantiles)
@@ -163,11 +162,10 @@ class SecretSection(Table):
             try:
                 numbers = numbers or [float(secret) for secret in scenario.secrets]
             except ValueError:
-                msg = (
+                raise ArgumentError(
                     "[secret] pairs: difference, ratio and nearest need secrets that are numbers; "
                     "list the pairs"
-                )
-                raise ArgumentError(msg) from None
+                ) from None
             values = dict(zip(scenario.secrets, numbers, strict=True))
             pairs = ordered_pairs(values, **self.pairs.given())
         return attrs.evolve(scenario, pairs=chosen_pairs(pairs, scenario.secrets))
@@ -191,8 +189,7 @@ class ConditionTable(Table):
     def _has_one_condition(self) -> Self:
         if len(self.model_fields_set - {"column"}) != 1:
             names = ", ".join(name for name in type(self).model_fields if name != "column")
-            msg = f"needs exactly one condition of {names}"
-            raise ValueError(msg)
+            raise ValueError(f"needs exactly one condition of {names}")
         return self
 
     def condition(self) -> tuple[str, queries.Condition]:
@@ -215,8 +212,7 @@ class GroupTable(Table):
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
         if len(self.model_fields_set - {"column"}) != 1:
-            msg = "needs exactly one of values, edges, per, days"
-            raise ValueError(msg)
+            raise ValueError("needs exactly one of values, edges, per, days")
         return self
 
     def groups(self) -> list[Any]:
@@ -283,8 +279,7 @@ class ModelTable(Table):
         try:
             return build(**arguments)
         except TypeError as error:
-            msg = f"[query] model: {error}"
-            raise ArgumentError(msg) from None
+            raise ArgumentError(f"[query] model: {error}") from None
 
 
 class RangeTable(Table, extra="allow"):
@@ -303,8 +298,9 @@ class RangeTable(Table, extra="allow"):
         positions = self.model_fields_set & set(type(self).model_fields)
         names = set(self.__pydantic_extra__)
         if positions not in ({"low", "high"}, {"center", "radius"}, set()) or (positions and names):
-            msg = "needs low and high, or center and radius, or [low, high] for each name"
-            raise ValueError(msg)
+            raise ValueError(
+                "needs low and high, or center and radius, or [low, high] for each name"
+            )
         return self
 
     def range(self) -> RangeLike:
@@ -427,11 +423,10 @@ class QuerySection(Table):
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
             if table.has_file_of(self.scales_from, folder):
-                msg = (
+                raise ArgumentError(
                     "[query] scales_from: is the released table; units are printed, so take them "
                     "from a public or held-out one, or write scales"
                 )
-                raise ArgumentError(msg)
             public = read_table(beside(folder, self.scales_from), null_values=table.null_values)
             query = query.scaled_from(public)
         return query if self.scales is None else query.with_scales(self.scales)
@@ -440,8 +435,9 @@ class QuerySection(Table):
         if self.plugin is not None:
             others = self.model_fields_set - _BESIDE_PLUGIN
             if others:
-                msg = f"[query] plugin: is the whole query; leave {listed(sorted(others))} out"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"[query] plugin: is the whole query; leave {listed(sorted(others))} out"
+                )
             return queries.plugin_query(self.plugin.name, self.plugin.options)
         if self.model is not None:
             return self.model.query()
@@ -455,17 +451,18 @@ class QuerySection(Table):
         if "quantile" in statistics:
             statistics["quantile"] = [(entry.column, entry.level) for entry in self.quantile]
         if self.cells is not None and statistics:
-            msg = "[query] cells: takes the place of statistics; leave one of them out"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "[query] cells: takes the place of statistics; leave one of them out"
+            )
         if self.cells is not None and not self.by:
-            msg = "[query] cells: needs by, the groups that are counted"
-            raise ArgumentError(msg)
+            raise ArgumentError("[query] cells: needs by, the groups that are counted")
         if not self.by:
             return summary(**statistics)
         by = {group.column: group.groups() for group in self.by}
         if len(by) < len(self.by):
-            msg = "[query] by: names a column twice; give all groups of a column together"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "[query] by: names a column twice; give all groups of a column together"
+            )
         if self.cells is not None:
             return queries.contingency_table(by, statistic=self.cells)  # type: ignore[arg-type]
         return queries.group_by(by, **statistics)
@@ -498,8 +495,7 @@ class Gaussian(Table):
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
         if self.model_fields_set not in ({"mean", "cov"}, {"components"}):
-            msg = "needs mean and cov, or components, a list of { weight, mean, cov }"
-            raise ValueError(msg)
+            raise ValueError("needs mean and cov, or components, a list of { weight, mean, cov }")
         return self
 
     def distribution(self) -> GaussianDistribution | GaussianMixture:
@@ -644,8 +640,7 @@ class AttributeSection(WorldsTemplate):
     def _has_one_form(self) -> Self:
         forms = self.model_fields_set - {"name", "values"}
         if forms not in ({"mean", "cov"}, {"history"}, {"process"}):
-            msg = "needs mean and cov, or history, or process"
-            raise ValueError(msg)
+            raise ValueError("needs mean and cov, or history, or process")
         return self
 
     def numbers(self) -> Sequence[float]:
@@ -658,11 +653,10 @@ class AttributeSection(WorldsTemplate):
         if self.history is not None:
             options["history"] = inputs.read(self.history)
             if inputs.source != "released_data" and inputs.is_released(self.history):
-                msg = (
+                raise ArgumentError(
                     "[attribute] history: is the released table; say so with [prior] source = "
                     "'released-data', or name a table of other cases"
                 )
-                raise ArgumentError(msg)
         if self.process is not None:
             options["mean"], options["cov"] = self.process.moments()
         return Scenario.from_attribute(query=query, source=inputs.source, **options)
@@ -809,8 +803,7 @@ class ProfileSection(Table):
     def _required(self, name: str) -> Any:  # the type of the key
         value = getattr(self, name)
         if value is None:
-            msg = f"[profile] {name}: is required for this kind"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"[profile] {name}: is required for this kind")
         return value
 
 
@@ -857,16 +850,17 @@ class GuaranteeSection(Table):
         pair = self.delta is not None and self.order is None
         claim = self.claim or ("guess" if guess else "epsilon_delta" if pair else "srpp")
         if (claim == "guess") != guess:
-            msg = f"[guarantee] claim: {claim!r} does not go with notion {self.notion!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"[guarantee] claim: {claim!r} does not go with notion {self.notion!r}"
+            )
         for name in dict.fromkeys(name for names in _CLAIMS.values() for name in names):
             given = getattr(self, name) is not None
             if given and name not in _CLAIMS[claim]:
-                msg = f"[guarantee] {name}: is not part of claim {claim!r}; leave it out"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"[guarantee] {name}: is not part of claim {claim!r}; leave it out"
+                )
             if not given and name in _CLAIMS[claim]:
-                msg = f"[guarantee] {name}: is required for claim {claim!r}"
-                raise ArgumentError(msg)
+                raise ArgumentError(f"[guarantee] {name}: is required for claim {claim!r}")
         return claim_of(self.given(("notion", *_CLAIMS[claim])))
 
 
@@ -1003,21 +997,20 @@ class Request:
             why = "streamed data were counted and not kept, so there is no table to choose from"
             if scenario.rule is None:
                 why = "distribution 'worlds' has no rows to choose among"
-            msg = f"{why}; use --rows FILE"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{why}; use --rows FILE")
         frame = frame_of(self.table)
         if row is not None:
             if not 0 <= row < len(frame):
-                msg = f"--row must be from 0 to {len(frame) - 1}, got {row}"
-                raise ArgumentError(msg)
+                raise ArgumentError(f"--row must be from 0 to {len(frame) - 1}, got {row}")
             return frame[[row]]
         columns = dict.fromkeys((*scenario.rule.columns, *scenario.query.columns))
         complete = without_missing(frame, list(columns), scenario.query.missing)[0]
         labels = scenario.rule.labels(complete)
         places = [i for i, label in enumerate(labels) if label == group]
         if not places:
-            msg = f"--group {given(group)} has no rows; the secrets are {listed(scenario.secrets)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"--group {given(group)} has no rows; the secrets are {listed(scenario.secrets)}"
+            )
         return complete[places]
 
 
@@ -1051,8 +1044,7 @@ def read_request(
     try:
         document = parsed_toml(read_bytes(path, "settings"))
     except ValueError as error:
-        msg = f"{str(path)!r} is not TOML: {error}"
-        raise ArgumentError(msg) from error
+        raise ArgumentError(f"{str(path)!r} is not TOML: {error}") from error
     return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill, bar)
 
 
@@ -1075,18 +1067,16 @@ def request_of(
     section = _worlds_section(file)
     if file.data.bins is not None and profile is not None:
         if isinstance(profile, WholeSphere):
-            msg = (
+            raise ArgumentError(
                 "[profile] kind: streamed rows are counted along directions, and the whole sphere "
                 "has none; use 'uniform' or 'sphere'"
             )
-            raise ArgumentError(msg)
         kept = file.data.strata
         if kept is None:
             kept = not target.is_sliced and query.dim > 1 and file.prior.kind == "empirical"
         scenario = _streamed(file, folder, query, profile, scan, spill if kept else None)
     elif file.data.strata is not None:
-        msg = "[data] strata: is for streamed rows; give bins too, or leave it out"
-        raise ArgumentError(msg)
+        raise ArgumentError("[data] strata: is for streamed rows; give bins too, or leave it out")
     elif isinstance(section, WorldsTemplate):
         table = _table(file, folder) if section.reads_table else None
         with bar(section.pieces) as progress:
@@ -1141,20 +1131,19 @@ def _streamed(
     spill: Spill | None,
 ) -> Scenario:
     if file.query.distribution != "records" or file.data.path is None:
-        msg = "[data] bins: is for distribution 'records' and a path; leave it out to read a table"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "[data] bins: is for distribution 'records' and a path; leave it out to read a table"
+        )
     if file.prior.kind is None:
-        msg = (
+        raise ArgumentError(
             "[prior] kind: is required for streamed data: 'empirical' (the rows are the prior) or "
             "'sampled' (the rows are a sample of it); --prior on the command line"
         )
-        raise ArgumentError(msg)
     if spill is not None and file.prior.kind == "sampled":
-        msg = (
+        raise ArgumentError(
             "[data] strata: couplings of samples bound the samples alone, not the prior; leave it "
             "out, and the range bounds the whole output"
         )
-        raise ArgumentError(msg)
     rows = RowScan.of(
         query,
         secret=file.secret.secret(),
@@ -1185,16 +1174,16 @@ def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
     if file.query.distribution == "records":
         return Scenario.from_records(table, **options)
     if file.bootstrap is None:
-        msg = "[bootstrap]: is required for distribution 'bootstrap', with n_replicates and seed"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "[bootstrap]: is required for distribution 'bootstrap', with n_replicates and seed"
+        )
     return Scenario.from_bootstrap(table, **options, bootstrap=Bootstrap(**file.bootstrap.given()))
 
 
 def _table(file: ScenarioFile, folder: Path) -> pa.Table:
     path, dataset = file.data.path, file.data.dataset
     if (path is None) == (dataset is None):
-        msg = "[data]: needs either path or dataset"
-        raise ArgumentError(msg)
+        raise ArgumentError("[data]: needs either path or dataset")
     if path is None:
         return _DATASETS[dataset or ""]()
     return read_table(beside(folder, path), null_values=file.data.null_values)
@@ -1206,12 +1195,14 @@ def _worlds_section(file: ScenarioFile) -> object:
     named = ", ".join(f"[{name}]" for name in sections or _WORLDS)
     if file.query.distribution != "worlds":
         if sections:
-            msg = f"{named}: is for distribution 'worlds'; leave it out, or change [query]"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{named}: is for distribution 'worlds'; leave it out, or change [query]"
+            )
         return None
     if len(sections) != 1:
-        msg = f"distribution 'worlds' needs exactly one section that declares them: {named}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"distribution 'worlds' needs exactly one section that declares them: {named}"
+        )
     return getattr(file, sections[0])
 
 

@@ -123,16 +123,16 @@ class SecretSection(Table):
         """The two worlds, if the secret is a prevalence."""
         kinds = [name for name in type(self).model_fields if name not in TAIL_KEYS]
         if len(self.model_fields_set.intersection(kinds)) != 1:
-            msg = f"needs exactly one of {', '.join(kinds)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"needs exactly one of {', '.join(kinds)}")
         return None if self.prevalence is None else Prevalence(**self.prevalence.given())
 
     def differing(self, n_records: int) -> DifferingRecords:
         """The distribution of the number of differing records."""
         worlds, tail = self.worlds(), self.tail_probability
         if self.failure_probability is not None and (tail is None or self.at_most is None):
-            msg = "failure_probability belongs to at_most with a tail_probability; leave it out"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "failure_probability belongs to at_most with a tail_probability; leave it out"
+            )
         if worlds is not None:
             differing = worlds.differing(n_records)
         elif self.exactly is not None:
@@ -153,12 +153,14 @@ class SecretSection(Table):
             differing = from_pmf([float(chance) for chance in self.probabilities or ()])
         if tail is not None and self.at_most is None:
             if differing.is_fixed_set:
-                msg = "tail_probability is for a number of records that varies; leave it out"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    "tail_probability is for a number of records that varies; leave it out"
+                )
             differing = differing.truncated(tail_probability=tail)
         if differing.largest > n_records:
-            msg = f"up to {differing.largest} records differ, but n_records is {n_records}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"up to {differing.largest} records differ, but n_records is {n_records}"
+            )
         return differing
 
 
@@ -180,8 +182,7 @@ class SamplingSection(Table):
         if self.kind != "poisson":
             needed, other = other, needed
         if getattr(self, needed) is None or getattr(self, other) is not None:
-            msg = f"{self.kind} needs {needed} and no {other}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{self.kind} needs {needed} and no {other}")
         return sampling_from_description(
             {"kind": self.kind, "n_records": n_records, needed: getattr(self, needed)}
         )
@@ -225,8 +226,7 @@ class TrainingSection(Table):
     def n_steps_of(self, design: SamplingDesign) -> int:
         """Steps, or as many as the passes over the data take."""
         if (self.n_steps is None) == (self.n_epochs is None):
-            msg = "needs either n_steps or n_epochs"
-            raise ArgumentError(msg)
+            raise ArgumentError("needs either n_steps or n_epochs")
         # Rates are decimal fractions: 1 / 0.1 must not become 11 steps.
         passes = math.ceil(design.n_records / design.divisor - 1e-9)
         steps = self.n_steps if self.n_steps is not None else (self.n_epochs or 0) * passes
@@ -267,8 +267,9 @@ class GuaranteeSection(Table):
         if self.delta is not None and self.order is None:
             return Guarantee.epsilon_delta(self.epsilon, self.delta)
         if self.order is None or self.delta is not None:
-            msg = "needs either order, of a Rényi claim, or delta, of an (epsilon, delta) claim"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "needs either order, of a Rényi claim, or delta, of an (epsilon, delta) claim"
+            )
         check_above(1, order=self.order)
         return Guarantee(notion=notion, order=self.order, epsilon=self.epsilon)
 
@@ -284,8 +285,9 @@ class GuaranteeSection(Table):
     def chosen(self) -> Accountant:
         """The accountant, of the library or of a plugin."""
         if (self.accountant == PluginAccountant.name) != (self.plugin is not None):
-            msg = f"plugin and accountant {PluginAccountant.name!r} go together; give both or none"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"plugin and accountant {PluginAccountant.name!r} go together; give both or none"
+            )
         if self.plugin is None:
             return accountant_named(self.accountant)
         return plugin_accountant(self.plugin.name, self.plugin.options)
@@ -329,11 +331,10 @@ def read_training(path: str | os.PathLike[str]) -> TrainingRequest:
 def training_of(document: Document, folder: Path) -> TrainingRequest:
     """The request that a document stands for, with the least noise that meets its claim."""
     if is_a(document, Mapping) and "format" in document:
-        msg = (
+        raise ArgumentError(
             "this is a training plan alone: it has neither data nor a model; start from the "
             "training.toml that `pufferslice init` writes"
         )
-        raise ArgumentError(msg)
     file = TrainingFile.of(document)
     n_records, training, claim = file.data.n_records, file.training, file.guarantee
     with _in_section("data"):
@@ -395,8 +396,9 @@ def read_plan(path: str | os.PathLike[str]) -> TrainingPlan:
     """Read a plan that `write_plan` wrote, or one like it."""
     document = _document(path)
     if isinstance(document, Mapping) and document and set(document) <= {*TrainingFile.model_fields}:
-        msg = f"{str(path)!r} is a training file; use read_training, whose result has the plan"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"{str(path)!r} is a training file; use read_training, whose result has the plan"
+        )
     return TrainingPlan.from_json(document)
 
 
@@ -407,8 +409,7 @@ def _document(path: str | os.PathLike[str]) -> Any:  # a JSON or TOML value
             return parsed_json(content)
         return parsed_toml(content)
     except ValueError as error:
-        msg = f"{str(path)!r} is not a training plan or file: {error}"
-        raise ArgumentError(msg) from error
+        raise ArgumentError(f"{str(path)!r} is not a training plan or file: {error}") from error
 
 
 @contextlib.contextmanager
@@ -417,5 +418,4 @@ def _in_section(name: str) -> Iterator[None]:
     try:
         yield
     except ArgumentError as error:
-        msg = f"[{name}] {error}"
-        raise ArgumentError(msg) from error
+        raise ArgumentError(f"[{name}] {error}") from error

@@ -44,9 +44,8 @@ def read_adult(path: str | os.PathLike[str]) -> pa.Table:
     """Read a copy of the shipped file; any other file is refused."""
     sha256 = hashlib.sha256(read_bytes(path, "archive")).hexdigest()
     if sha256 != ADULT_SHA256:
-        msg = (
+        raise StorageError(
             f"{os.fspath(path)!r} is damaged: its SHA-256 is {sha256}, expected {ADULT_SHA256}. "
             "Install pufferslice again"
         )
-        raise StorageError(msg)
     return read_table(path, null_values=["?"])

@@ -64,8 +64,9 @@ def frame_of(table: object) -> Frame:
     check_names(frame.columns)
     n_rows, n_columns = frame.shape
     if not n_columns or not n_rows:
-        msg = f"the table is empty: {n_rows} rows, {n_columns} columns; it needs at least one each"
-        raise TableError(msg)
+        raise TableError(
+            f"the table is empty: {n_rows} rows, {n_columns} columns; it needs at least one each"
+        )
     return frame
 
 
@@ -83,17 +84,17 @@ def floats_of(frame: Frame, name: str) -> Floats:
         series = series.cast(nw.Float64)
     plain = _plain_values(series)
     if plain.dtype.kind not in "biuf":
-        msg = (
+        raise TableError(
             f"column {name!r} must hold numbers, but its type is {_kind(series)}. Choose another "
             "column or convert it; if a text such as '?' stands for a missing value in a file, "
             "name it in null_values"
         )
-        raise TableError(msg)
     floats = np.asarray(plain, dtype=np.float64)
     infinite = int(np.count_nonzero(np.isinf(floats)))
     if infinite:
-        msg = f"column {name!r} has {infinite} infinite values in {len(floats)} rows; remove them"
-        raise TableError(msg)
+        raise TableError(
+            f"column {name!r} has {infinite} infinite values in {len(floats)} rows; remove them"
+        )
     return floats
 
 
@@ -113,24 +114,21 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
         texts = series.to_list()
         # numpy drops trailing NULs from text, which would make two labels one.
         if any("\0" in text for text in set(texts)):
-            msg = f"column {name!r} has labels with a NUL character; remove it"
-            raise TableError(msg)
+            raise TableError(f"column {name!r} has labels with a NUL character; remove it")
         return np.array(texts, dtype=np.str_)
     plain = _plain_values(series)
     if plain.dtype.kind not in "biuf":
-        msg = (
+        raise TableError(
             f"column {name!r} must hold text, numbers or True/False to be read as labels, but its "
             f"type is {_kind(series)}; convert it to text"
         )
-        raise TableError(msg)
     values, positions = np.unique(plain, return_inverse=True)
     finite = values[np.isfinite(values)]
     if values.dtype.kind == "f" and (np.abs(finite).astype(np.float64) >= _LEAST_UNSURE).any():
-        msg = (
+        raise TableError(
             f"column {name!r} has labels of 2^53 or more among real numbers, where different "
             "integers may be the same float, so two labels could become one; convert it to text"
         )
-        raise TableError(msg)
     return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
 
 
@@ -149,8 +147,9 @@ def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.s
     allowed = (nw.Datetime,) if part == "hour" else (nw.Datetime, nw.Date)
     if not isinstance(series.dtype, allowed):
         what = "times" if part == "hour" else "dates or times"
-        msg = f"column {name!r} must hold {what}, but its type is {_kind(series)}; convert it"
-        raise TableError(msg)
+        raise TableError(
+            f"column {name!r} must hold {what}, but its type is {_kind(series)}; convert it"
+        )
     if part == "hour":
         return np.asarray(series.dt.hour().to_numpy()).astype(np.str_)
     if part == "weekday":
@@ -162,11 +161,10 @@ def order_of(frame: Frame, name: str) -> npt.NDArray[np.intp]:
     """The rank of each row by a column of dates, times or numbers; equal values have one rank."""
     series = _complete_column(frame, name)
     if not (series.dtype.is_numeric() or isinstance(series.dtype, nw.Datetime | nw.Date)):
-        msg = (
+        raise TableError(
             f"column {name!r} must hold dates, times or numbers, but its type is {_kind(series)}; "
             "convert it"
         )
-        raise TableError(msg)
     return np.unique(series.to_numpy(), return_inverse=True)[1].reshape(-1)
 
 
@@ -187,8 +185,9 @@ def check_columns(frame: Frame, names: Sequence[str]) -> None:
         if name not in frame.columns:
             close = difflib.get_close_matches(str(name), frame.columns, n=1)
             hint = f" Did you mean {quoted(close[0])}?" if close else ""
-            msg = f"there is no column {given(name)}.{hint} {columns_shown(frame.columns)}"
-            raise TableError(msg)
+            raise TableError(
+                f"there is no column {given(name)}.{hint} {columns_shown(frame.columns)}"
+            )
 
 
 def columns_shown(names: Sequence[str]) -> str:
@@ -234,15 +233,15 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
     if missing == "refuse":
         counts = {name: int(np.count_nonzero(_missing_values(frame[name]))) for name in columns}
         named = counted({name: count for name, count in counts.items() if count})
-        msg = f"{n_missing} of {len(frame)} rows have missing values ({named}). {FILL_OR_DROP}"
-        raise TableError(msg)
+        raise TableError(
+            f"{n_missing} of {len(frame)} rows have missing values ({named}). {FILL_OR_DROP}"
+        )
     if n_missing == len(frame):
         named = listed(columns)
-        msg = (
+        raise TableError(
             f"every one of the {len(frame)} rows has a missing value in {named}: nothing is left. "
             "Fill them in, or choose other columns"
         )
-        raise TableError(msg)
     return frame[np.flatnonzero(~rows)], n_missing
 
 
@@ -252,22 +251,23 @@ def _frame_of_native(table: object) -> Frame:
     try:
         return nw.from_native(table, eager_only=True)
     except DuplicateError:
-        msg = "column names must be different from each other; rename the repeated ones"
-        raise TableError(msg) from None
+        raise TableError(
+            "column names must be different from each other; rename the repeated ones"
+        ) from None
     except TypeError:
         kind = f"{type(table).__module__}.{type(table).__qualname__}"
-        msg = f"a table must be {_ACCEPTED}; got {kind}. Collect a lazy frame first"
-        raise TableError(msg) from None
+        raise TableError(
+            f"a table must be {_ACCEPTED}; got {kind}. Collect a lazy frame first"
+        ) from None
 
 
 def _frame_of_records(records: npt.NDArray[Any]) -> Frame:
     names = records.dtype.names
     if names is None or records.ndim != 1:
-        msg = (
+        raise TableError(
             f"a table must be {_ACCEPTED}; got a numpy array of shape {records.shape} and type "
             f"{records.dtype}. Give it one dimension and named fields"
         )
-        raise TableError(msg)
     return nw.from_native(pa.table({n: _arrow_of(n, records[n]) for n in names}), eager_only=True)
 
 
@@ -280,8 +280,9 @@ def _arrow_of(name: str, field: npt.NDArray[Any]) -> "pa.Array[Any]":
         column: pa.Array[Any] = pa.array(values, mask=masked)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         # No cause is chained: most would show a value.
-        msg = f"field {name!r} of type {field.dtype} cannot be a column; convert it to one type"
-        raise TableError(msg) from None
+        raise TableError(
+            f"field {name!r} of type {field.dtype} cannot be a column; convert it to one type"
+        ) from None
     return column
 
 
@@ -290,13 +291,13 @@ def check_names(names: Sequence[object]) -> None:
     other = next((name for name in names if not isinstance(name, str)), None)
     if other is not None:
         kind = type(other).__name__
-        msg = f"column names must be texts; one is of type {kind}. Rename the columns"
-        raise TableError(msg)
+        raise TableError(f"column names must be texts; one is of type {kind}. Rename the columns")
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     if twice:
         named = f"{len(twice)} of them" if any(map(_is_number, names)) else listed(twice, quoted)
-        msg = f"column names must be different from each other; {named} repeats. Rename one"
-        raise TableError(msg)
+        raise TableError(
+            f"column names must be different from each other; {named} repeats. Rename one"
+        )
 
 
 def _missing_values(series: nw.Series[Any]) -> npt.NDArray[np.bool_]:
@@ -312,14 +313,12 @@ def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
     series = frame[name]
     n_missing = int(np.count_nonzero(_missing_values(series)))
     if n_missing == len(series):
-        msg = f"column {name!r} is all missing ({n_missing} rows); leave it out"
-        raise TableError(msg)
+        raise TableError(f"column {name!r} is all missing ({n_missing} rows); leave it out")
     if n_missing:
-        msg = (
+        raise TableError(
             f"column {name!r} has {n_missing} missing values in {len(series)} rows. Fill them in, "
             'or leave those rows out with query.with_missing("drop-rows")'
         )
-        raise TableError(msg)
     return series
 
 
@@ -346,11 +345,10 @@ def _is_number(name: object) -> bool:
 def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
     kinds = series.unique()
     if len(set(kinds.cast(nw.String).to_list())) < len(set(kinds.to_list())):
-        msg = (
+        raise TableError(
             f"column {name!r} has different categories that read the same as text, so two labels "
             "would become one; rename them"
         )
-        raise TableError(msg)
     return series.cast(nw.String)
 
 

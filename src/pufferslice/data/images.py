@@ -33,15 +33,15 @@ class LabelledImages:
 
     def __attrs_post_init__(self) -> None:
         if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
-            msg = (
+            raise TableError(
                 "images must have shape (n_images, height, width, channels) and as many labels; "
                 f"got {self.images.shape} and {self.labels.shape}"
             )
-            raise TableError(msg)
         wrong = int(np.count_nonzero((self.labels < 0) | (self.labels >= self.n_classes)))
         if wrong:
-            msg = f"labels must be from 0 to {self.n_classes - 1}; {wrong} of {len(self)} are not"
-            raise TableError(msg)
+            raise TableError(
+                f"labels must be from 0 to {self.n_classes - 1}; {wrong} of {len(self)} are not"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,8 +63,9 @@ def digits() -> tuple[LabelledImages, LabelledImages]:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        msg = "digits come with scikit-learn; install it with: pip install 'pufferslice[models]'"
-        raise MissingExtraError(msg) from error
+        raise MissingExtraError(
+            "digits come with scikit-learn; install it with: pip install 'pufferslice[models]'"
+        ) from error
     data = load_digits()
     # Raw bits of the generator: numpy promises these streams, but not those of `permutation`.
     keys = np.random.PCG64(_SPLIT_SEED).random_raw(len(data.target))

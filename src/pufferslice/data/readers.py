@@ -62,8 +62,7 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
     """
     if isinstance(null_values, str):
         text = given(null_values)
-        msg = f"null_values must be a list of texts, got {text}; write [{text}]"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"null_values must be a list of texts, got {text}; write [{text}]")
     files = data_files(path)
     if suffix_of(files[0]) == ".parquet":
         tables = []
@@ -76,11 +75,10 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
         table = _read_csv(files[0], null_values)
     check_names(table.column_names)
     if not table.num_rows or not table.num_columns:
-        msg = (
+        raise TableError(
             f"{str(path)!r} is empty: {table.num_rows} rows, {table.num_columns} columns; it needs "
             "at least one each"
         )
-        raise TableError(msg)
     return table
 
 
@@ -94,12 +92,11 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
     if target.is_dir():
         files, nested = _in_folder(target)
         if nested or not files:
-            msg = (
+            raise TableError(
                 f"folder {pattern!r} must hold Parquet files, and none in its subfolders; it has "
                 f"{len(files)} and {nested}. Name subfolders with a glob such as "
                 "'folder/*/*.parquet'"
             )
-            raise TableError(msg)
     elif glob.has_magic(pattern) and not target.exists():
         files = (
             target.matches()
@@ -108,11 +105,10 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
         )
         other = sum(1 for file in files if not str(file).lower().endswith(".parquet"))
         if other or not files:
-            msg = (
+            raise TableError(
                 f"glob {pattern!r} must match Parquet files and nothing else; it matches "
                 f"{len(files)} files, {other} of them not named .parquet"
             )
-            raise TableError(msg)
     else:
         suffix_of(target)
         return [target]
@@ -124,11 +120,10 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
         about = file.stat()
         first = names.setdefault((about.st_dev, about.st_ino), file)
         if first is not file:
-            msg = (
+            raise TableError(
                 f"{str(first)!r} and {str(file)!r} are one file, whose rows would count twice; "
                 "remove the link, or name files with a glob"
             )
-            raise TableError(msg)
     return list(files)
 
 
@@ -137,15 +132,17 @@ def _target(path: str | os.PathLike[str]) -> DataFile:
     if protocol is None:
         return Path(path)
     if not isinstance(path, str) or "://" not in path:
-        msg = f"give the URL of {protocol}:// as a string; a Path drops one of its slashes"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"give the URL of {protocol}:// as a string; a Path drops one of its slashes"
+        )
     remote = RemoteFile(path)
     if protocol not in _LOCAL:
         return remote
     local = Path(path.partition("://")[2])
     if not local.is_absolute():
-        msg = f"a URL of {protocol}:// needs a third slash and an absolute path; or give the path"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"a URL of {protocol}:// needs a third slash and an absolute path; or give the path"
+        )
     return local
 
 
@@ -182,11 +179,10 @@ def suffix_of(path: DataFile) -> str:
     suffix = stem.suffix
     if suffix in SEPARATORS or (suffix == ".parquet" and stem is name):
         return suffix
-    msg = (
+    raise TableError(
         f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
         f"glob of Parquet files. {_FROM_A_SPREADSHEET}"
     )
-    raise TableError(msg)
 
 
 def _check_same_fields(
@@ -198,11 +194,10 @@ def _check_same_fields(
     )
     if fields != first_fields:
         differing = sorted({name for name, *_ in {*fields} ^ {*first_fields}}) or ["their order"]
-        msg = (
+        raise TableError(
             f"{str(file)!r} and {str(first_file)!r} must have the same columns and types; they "
             f"differ in {listed(differing)}. Name files of one kind with a glob"
         )
-        raise TableError(msg)
 
 
 @contextlib.contextmanager
@@ -215,8 +210,9 @@ def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.
         if head != _PARQUET_MARK:
             raise not_what_it_says(path, "Parquet", head)
         if tail != _PARQUET_MARK:
-            msg = f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
-            raise TableError(msg)
+            raise TableError(
+                f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
+            )
         try:
             # Over a network, the columns of a row group that are side by side are one request.
             is_remote = isinstance(path, RemoteFile)
@@ -228,8 +224,9 @@ def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.
             raise
         except (pa.ArrowException, OSError) as error:
             kind = type(error).__name__
-            msg = f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"
-            raise TableError(msg) from None  # the cause may quote what was read
+            raise TableError(
+                f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"
+            ) from None  # the cause may quote what was read
 
 
 def _read_csv(path: DataFile, null_values: Sequence[str]) -> pa.Table:
@@ -339,19 +336,19 @@ def text_of(path: DataFile) -> Iterator[IO[bytes]]:
                     raise not_what_it_says(path, "UTF-8 text", start)
                 header, separator = start.partition(b"\n")[0], SEPARATORS[suffix_of(path)]
                 if b";" in header and separator.encode() not in header:
-                    msg = (
+                    raise TableError(
                         f"{str(path)!r} separates its cells by ';', expected {separator!r}. "
                         f"{_FROM_A_SPREADSHEET}; or read it with pandas.read_csv(..., sep=';', "
                         "decimal=',') and pass the data frame, or write that with to_csv"
                     )
-                    raise TableError(msg)
                 text.seek(0)
                 yield text
     except UnicodeDecodeError:
         raise not_what_it_says(path, "UTF-8 text") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
-        raise TableError(msg) from None
+        raise TableError(
+            f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
+        ) from None
 
 
 def opened(path: DataFile, cache: Cache = "readahead") -> IO[bytes]:
@@ -361,8 +358,7 @@ def opened(path: DataFile, cache: Cache = "readahead") -> IO[bytes]:
     file.seek(0)
     if is_empty:
         file.close()
-        msg = f"{str(path)!r} is an empty file; copy it again"
-        raise TableError(msg)
+        raise TableError(f"{str(path)!r} is an empty file; copy it again")
     return file
 
 
@@ -441,8 +437,9 @@ def pieces_of(files: Sequence[DataFile], columns: Sequence[str]) -> list[Piece]:
         _check_same_fields(file, schemas[-1], files[0], schemas[0])
         pieces = [Piece(file, i, g.num_rows) for i, g in enumerate(groups) if g.num_rows]
         if not pieces:
-            msg = f"{str(file)!r} has no rows; remove it, or name the other files with a glob"
-            raise TableError(msg)
+            raise TableError(
+                f"{str(file)!r} has no rows; remove it, or name the other files with a glob"
+            )
         all_pieces += pieces
     _check_schema(schemas[0], columns)
     return all_pieces
@@ -504,12 +501,11 @@ def _csv_batches(path: DataFile, reading: Reading) -> Iterator[pa.Table]:
     except pa.ArrowException:
         # Not chained: the cause may quote a row.
         separator = SEPARATORS[suffix_of(path)]
-        msg = (
+        raise TableError(
             f"{str(path)!r} cannot be read to its end with cells separated by {separator!r}: a "
             "column changes its type, or a row has another number of cells than the header. "
             "Correct it, or convert it to Parquet"
-        )
-        raise TableError(msg) from None
+        ) from None
 
 
 def _csv_types(path: DataFile, reading: Reading) -> dict[str, pa.DataType]:

@@ -40,15 +40,13 @@ class RemoteFile:
     def __attrs_post_init__(self) -> None:
         _, _, rest = self.url.partition("://")
         if set(rest) & set("@?#;"):
-            msg = (
+            raise ArgumentError(
                 "a URL of data may have none of '@', '?', '#' and ';', behind or before which "
                 "passwords stand, because messages show it. Give credentials in the environment, "
                 "as the package of the filesystem describes; in a glob, [0-9] is one digit"
             )
-            raise ArgumentError(msg)
         if "::" in self.url:
-            msg = "a URL of data names one filesystem; chains with '::' are not read"
-            raise ArgumentError(msg)
+            raise ArgumentError("a URL of data names one filesystem; chains with '::' are not read")
 
     @property
     def protocol(self) -> str:
@@ -70,12 +68,11 @@ class RemoteFile:
             info = filesystem.info(path)
         states = [[name, str(info[name])] for name in _STATES if info.get(name) is not None]
         if not states:
-            msg = (
+            raise StorageError(
                 f"the filesystem of {self.url!r} tells neither ETag nor time of change, so nothing "
                 "that is kept of its rows can be tied to them. Leave checkpoint and folder out, or "
                 "copy the files"
             )
-            raise StorageError(msg)
         return [info.get("size"), states]
 
     def is_dir(self) -> bool:
@@ -128,19 +125,20 @@ class RemoteFile:
         try:
             import fsspec  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
-            msg = "URLs of data need fsspec; install it with: pip install 'pufferslice[scale]'"
-            raise MissingExtraError(msg) from error
+            raise MissingExtraError(
+                "URLs of data need fsspec; install it with: pip install 'pufferslice[scale]'"
+            ) from error
         try:
             fsspec.get_filesystem_class(self.protocol)
         except ValueError:
-            msg = (
+            raise ArgumentError(
                 f"there is no filesystem {self.protocol!r}; give a path, or a URL such as "
                 "s3://bucket/people/*.parquet"
-            )
-            raise ArgumentError(msg) from None
+            ) from None
         except ImportError as error:
-            msg = f"{self.protocol}:// needs a package of its own: {error}"
-            raise MissingExtraError(msg) from error
+            raise MissingExtraError(
+                f"{self.protocol}:// needs a package of its own: {error}"
+            ) from error
         with self._translated():
             filesystem, path = fsspec.core.url_to_fs(self.url)
         return filesystem, path
@@ -153,12 +151,12 @@ class RemoteFile:
         except PuffersliceError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a filesystem raises
-            msg = (
+            raise StorageError(
+                getattr(error, "errno", None),
                 f"cannot read {self.url!r} ({type(error).__name__}). Look at its name, and at the "
                 "credentials in the environment; what the filesystem says is not shown, because it "
-                "may quote them"
-            )
-            raise StorageError(getattr(error, "errno", None), msg) from None
+                "may quote them",
+            ) from None
 
 
 @final

@@ -109,12 +109,11 @@ class MeanSquare:
         """Raise unless the set of differing records is fixed."""
         sampling.discrepancy_cap(differing.largest)
         if not differing.is_fixed_set:
-            msg = (
+            raise ArgumentError(
                 f"accountant 'mean_square' needs a fixed set of differing records, got: "
                 f"{differing.origin}. Use exactly(n) if the set is fixed, or log_moment, whose "
                 "cost is close to it for small epsilon"
             )
-            raise ArgumentError(msg)
 
     def step_costs(
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
@@ -226,12 +225,12 @@ class PluginAccountant:
         for name in ("certifies", "draws_may_be_seen"):
             sentence = getattr(self.bounds, name, None)
             if not isinstance(sentence, str) or not sentence.strip():
-                msg = f"{self.plugin} must return an accountant with the public sentence {name}"
-                raise PluginError(msg)
+                raise PluginError(
+                    f"{self.plugin} must return an accountant with the public sentence {name}"
+                )
         for name in ("check", "step_costs"):
             if not callable(getattr(self.bounds, name, None)):
-                msg = f"{self.plugin} must return an accountant with the method {name}"
-                raise PluginError(msg)
+                raise PluginError(f"{self.plugin} must return an accountant with the method {name}")
 
     @property
     def certifies(self) -> str:
@@ -257,11 +256,10 @@ class PluginAccountant:
             return np.zeros(len(multipliers))
         costs = np.asarray(self.bounds.step_costs(order, sampling, n_differing, multipliers))
         if costs.shape != multipliers.shape or costs.dtype != np.float64 or not (costs >= 0).all():
-            msg = (
+            raise PluginError(
                 f"{self.plugin} must return costs as {len(multipliers)} floats of at least 0, got "
                 f"{costs.dtype} of shape {costs.shape}"
             )
-            raise PluginError(msg)
         return costs
 
 
@@ -322,12 +320,11 @@ def cost_by_count(
     costs = _run_costs(accountant, order, sampling, differing, distinct, repeats).costs
     in_range = (costs > _SMALLEST_COST) & (costs < _LARGEST_COST)
     if not np.all(in_range | (differing.counts == 0)):
-        msg = (
+        raise CalibrationError(
             f"the cost of {multipliers.size} steps at noise multipliers from {multipliers.min():g} "
             f"to {multipliers.max():g} is not between {_SMALLEST_COST:g} and {_LARGEST_COST:g}; "
             "use other multipliers, or fewer steps"
         )
-        raise CalibrationError(msg)
     return costs
 
 
@@ -348,11 +345,10 @@ def mixed_cost(order: float, costs: Floats, differing: DifferingRecords) -> floa
     differing.check_whole()
     values = np.asarray(costs, dtype=np.float64)
     if values.shape != differing.counts.shape or not np.all(values >= 0):
-        msg = (
+        raise ArgumentError(
             f"costs must be {len(differing.counts)} numbers, one for each count of differing "
             f"records, none negative; got shape {values.shape}"
         )
-        raise ArgumentError(msg)
     return _mixed(order, values, differing)
 
 
@@ -396,18 +392,18 @@ def calibrate_multiplier(
     differing.check_whole()
     accountant.check(sampling, differing)
     if not differing.largest:
-        msg = "no record differs, so a run costs nothing at any noise: nothing to calibrate"
-        raise CalibrationError(msg)
+        raise CalibrationError(
+            "no record differs, so a run costs nothing at any noise: nothing to calibrate"
+        )
     extremes = np.array([LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER])
     step_costs = accountant.step_costs(order, sampling, differing.largest, extremes)
     least, most = (n_steps * cost for cost in step_costs.tolist())
     if not least <= epsilon < most:
-        msg = (
+        raise CalibrationError(
             f"epsilon = {epsilon!r} at order {order!r} is not between the cost at noise multiplier "
             f"{LARGEST_MULTIPLIER:g}, {least:g}, and the cost at {SMALLEST_MULTIPLIER:g}, "
             f"{most:g}; use an epsilon in this range"
         )
-        raise CalibrationError(msg)
 
     def costs_at(multiplier: float, **hints: Any) -> CountCosts:  # of `_run_costs`
         z, repeats = np.array([multiplier]), np.array([n_steps])
@@ -553,25 +549,24 @@ def _log_moment_costs(
 
 def _check_poisson(sampling: SamplingDesign) -> Poisson:
     if not isinstance(sampling, Poisson):
-        msg = (
+        raise ArgumentError(
             f"accountant 'amplified' needs Poisson sampling, got {sampling.name!r}: other designs "
             "tie the common records of a batch to the differing ones. Use Poisson, or log_moment"
         )
-        raise ArgumentError(msg)
     return sampling
 
 
 def _checked_multipliers(noise_multipliers: Floats) -> Floats:
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     if multipliers.ndim != 1 or not multipliers.size:
-        msg = f"noise_multipliers must be a row of at least one number, got {multipliers.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"noise_multipliers must be a row of at least one number, got {multipliers.shape}"
+        )
     for value in (float(multipliers.min()), float(multipliers.max())):  # NaN is both
         check_above(0, noise_multiplier=value)
         if not SMALLEST_MULTIPLIER <= value <= LARGEST_MULTIPLIER:
-            msg = (
+            raise ArgumentError(
                 f"noise_multiplier must lie between {SMALLEST_MULTIPLIER:g} and "
                 f"{LARGEST_MULTIPLIER:g}, got {value!r}"
             )
-            raise ArgumentError(msg)
     return multipliers

@@ -104,11 +104,10 @@ def amplified_divergences(order: float, noise_multipliers: Floats, log_weights: 
     """
     check_above(1, order=order)
     if order < SMALLEST_ORDER:
-        msg = (
+        raise CalibrationError(
             f"order must be at least {SMALLEST_ORDER:g} for amplified costs, got {order!r}; use a "
             "larger order, or log_moment"
         )
-        raise CalibrationError(msg)
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     for value in (multipliers.min(), multipliers.max()):  # NaN is both
         check_above(0, noise_multiplier=float(value))
@@ -117,11 +116,10 @@ def amplified_divergences(order: float, noise_multipliers: Floats, log_weights: 
         return np.zeros(multipliers.shape)
     mean = float(np.exp(log_weights) @ np.arange(n_differing + 1.0))
     if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
-        msg = (
+        raise CalibrationError(
             f"a mean shift of {mean:g} under noise {multipliers.max():g} is too small to account; "
             "use a smaller noise multiplier"
         )
-        raise CalibrationError(msg)
     ascending = np.argsort(multipliers)
     z = multipliers[ascending]
     log_excess = np.empty(len(z))

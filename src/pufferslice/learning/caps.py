@@ -68,11 +68,10 @@ class ClippedBlocks:
         for size in self.sizes:
             check_count(1, size=size)
         if not self.sizes or self.clip_norms.shape != (len(self.sizes),):
-            msg = (
+            raise ArgumentError(
                 "sizes and clip_norms must have one entry per block, at least one; "
                 f"got {len(self.sizes)} sizes and clip_norms of shape {self.clip_norms.shape}"
             )
-            raise ArgumentError(msg)
         for clip_norm in self.clip_norms:
             check_above(0, clip_norm=float(clip_norm))
 
@@ -141,8 +140,9 @@ def block_reach_bound(directions: Floats, blocks: ClippedBlocks, *, lipschitz: F
     """
     factors = _not_negative(lipschitz=lipschitz)
     if factors.shape != blocks.clip_norms.shape:
-        msg = f"lipschitz must have one entry per block, {len(blocks.sizes)}; got {factors.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"lipschitz must have one entry per block, {len(blocks.sizes)}; got {factors.shape}"
+        )
     rows = _unit_rows(directions, blocks.dim)
     return _finite(blocks.norms(rows) @ (blocks.clip_norms * factors))
 
@@ -196,8 +196,9 @@ def minimal_squared_caps(directions: Floats, shifts: Floats) -> Floats:
     """
     moves = locked(shifts)
     if moves.ndim != 2 or moves.size == 0:
-        msg = f"shifts must have shape (n_shifts, dim), both at least 1; got {moves.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"shifts must have shape (n_shifts, dim), both at least 1; got {moves.shape}"
+        )
     check_finite(shifts=moves)
     rows = _unit_rows(directions, moves.shape[1])
     return _finite(np.max((rows @ moves.T) ** 2, axis=1))
@@ -241,11 +242,10 @@ def projected_variance(directions: Floats, noise_cov: Floats) -> Floats:
     variance = _quadratic(directions, noise_cov=noise_cov)
     n_without = int(np.count_nonzero(~(variance > 0)))
     if n_without:
-        msg = (
+        raise ArgumentError(
             f"the noise must have positive variance along every slice; {n_without} of "
             f"{variance.size} slices have none. Add noise there, or leave those slices out"
         )
-        raise ArgumentError(msg)
     return variance
 
 
@@ -265,8 +265,9 @@ def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
     check_above(1, order=order)
     values, variances = _caps(caps, n_axes=1), locked(variance)
     if variances.shape != values.shape:
-        msg = f"variance must have one entry per cap, {values.size}; got shape {variances.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"variance must have one entry per cap, {values.size}; got shape {variances.shape}"
+        )
     check_finite(variance=variances)
     check_above(0, smallest_variance=float(variances.min()))
     return _finite(order * values / (2 * variances))
@@ -453,8 +454,9 @@ def recipe_noise(
     check_above(0, squared_discrepancy=squared_discrepancy)
     rates = locked(learning_rates)
     if rates.ndim != 1 or rates.size == 0:
-        msg = f"learning_rates must have one entry per step, at least one; got {rates.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"learning_rates must have one entry per step, at least one; got {rates.shape}"
+        )
     check_above(0, smallest_learning_rate=float(rates.min()))
     # Clip norm and batch size cancel, so both are 1 here.
     on_updates, on_gradients = (
@@ -508,15 +510,13 @@ def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: f
     check_between(0, 1, tail_probability=tail_probability)
     values, logs = _counts(counts=counts), locked(log_probabilities)
     if values.shape != logs.shape or not np.all(np.diff(values) > 0):
-        msg = (
+        raise ArgumentError(
             "counts must ascend and have one log probability each; "
             f"got shapes {values.shape} and {logs.shape}"
         )
-        raise ArgumentError(msg)
     total = float(np.exp(logs).sum())
     if not abs(total - 1) <= _ROUNDING:
-        msg = f"the probabilities must sum to 1, got {total!r}; fold in the tail"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"the probabilities must sum to 1, got {total!r}; fold in the tail")
     value = int(values[np.argmax(exceedances(logs) <= tail_probability)])
     return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
 
@@ -572,15 +572,15 @@ def simulate_discrepancies(
         first, second = map(np.asarray, draw_pair(rng))
         indices = np.asarray(draw_batch(rng))
         if first.shape != second.shape or first.ndim == 0:
-            msg = (
+            raise ArgumentError(
                 "draw_pair must give two datasets of the same shape, records along the first axis; "
                 f"got {first.shape} and {second.shape}"
             )
-            raise ArgumentError(msg)
         are_integers = indices.ndim == 1 and (indices.dtype.kind in "iu" or not indices.size)
         if not are_integers or np.any((indices < 0) | (indices >= len(first))):
-            msg = f"draw_batch must give a vector of indices from 0 to {len(first) - 1}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"draw_batch must give a vector of indices from 0 to {len(first) - 1}"
+            )
         drawn = indices.astype(np.int64)
         differ = first[drawn] != second[drawn]
         counts.append(int(np.count_nonzero(differ.any(axis=tuple(range(1, differ.ndim))))))
@@ -646,18 +646,16 @@ def _replicates(
     """The counts of each instance, checked, and their DKW half-width."""
     check_count(0, discrepancy_cap=discrepancy_cap)
     if not instances:
-        msg = "discrepancies must hold the counts of at least one instance, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("discrepancies must hold the counts of at least one instance, got none")
     share = split(failure_probability, len(instances))
     for counts in instances:
         draws = _counts(discrepancies=counts)
         n_beyond = np.count_nonzero(draws > discrepancy_cap)
         if n_beyond:
-            msg = (
+            raise ArgumentError(
                 f"discrepancies must not exceed discrepancy_cap {discrepancy_cap}; {n_beyond} of "
                 f"{draws.size} do"
             )
-            raise ArgumentError(msg)
         yield draws, dkw_halfwidth(len(draws), share)
 
 
@@ -680,12 +678,11 @@ def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) 
         values = np.ravel(_not_negative(**{name: probabilities}))
         total = math.fsum(values)
         if not total < 1:
-            msg = (
+            raise ArgumentError(
                 f"{name} must sum to less than 1; got the sum {total!r} over {values.size} "
                 "entries. Bound the differing records of the whole data once instead of the "
                 "discrepancy of every round"
             )
-            raise ArgumentError(msg)
         sums.append(total)
     return AcrossRounds(*sums)
 
@@ -694,8 +691,7 @@ def _unit_rows(directions: Floats, dim: int | None = None) -> Floats:
     rows = locked(directions)
     check_unit_rows(directions=rows)
     if dim is not None and rows.shape[1] != dim:
-        msg = f"directions must have {dim} coordinates, got {rows.shape[1]}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"directions must have {dim} coordinates, got {rows.shape[1]}")
     return rows
 
 
@@ -703,8 +699,7 @@ def _square(dim: int, **named: Floats) -> Floats:
     ((name, matrix),) = named.items()
     values = locked(matrix)
     if values.shape != (dim, dim):
-        msg = f"{name} must have shape ({dim}, {dim}), got {values.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} must have shape ({dim}, {dim}), got {values.shape}")
     check_finite(**{name: values})
     return values
 
@@ -715,11 +710,10 @@ def _quadratic(directions: Floats, **named: Floats) -> Floats:
     values = _square(rows.shape[1], **named)
     slack = _ROUNDING * float(np.abs(values).max())
     if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:
-        msg = (
+        raise ArgumentError(
             f"{next(iter(named))} must be symmetric and have no negative eigenvalue; use "
             "(m + m.T) / 2, and a covariance"
         )
-        raise ArgumentError(msg)
     # Rounding may leave a zero slightly below zero.
     return _finite(np.maximum(np.sum((rows @ values) * rows, axis=1), 0.0))
 
@@ -729,15 +723,15 @@ def _not_negative(**named: Floats) -> Floats:
     values = locked(numbers)
     check_finite(**{name: values})
     if np.any(values < 0):
-        msg = f"{name} must not be negative; the smallest is {float(values.min())!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} must not be negative; the smallest is {float(values.min())!r}")
     return values
 
 
 def _finite(values: Floats) -> Floats:
     if not np.all(np.isfinite(values)):
-        msg = "the result is too large for a float; give clip norms, caps and noise in larger units"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the result is too large for a float; give clip norms, caps and noise in larger units"
+        )
     return np.asarray(values)
 
 
@@ -745,8 +739,9 @@ def _caps(caps: Floats, *, n_axes: int) -> Floats:
     values = _not_negative(caps=caps)
     if values.ndim != n_axes or values.size == 0:
         rows = ("", "n_steps or n_draws, ")[n_axes - 1]
-        msg = f"caps must have shape ({rows}n_directions) and not be empty, got {values.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"caps must have shape ({rows}n_directions) and not be empty, got {values.shape}"
+        )
     return values
 
 
@@ -766,9 +761,8 @@ def _counts(**named: Integers) -> Integers:
     ((name, numbers),) = named.items()
     values = np.asarray(numbers)
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu" or values.min() < 0:
-        msg = (
+        raise ArgumentError(
             f"{name} must be a non-empty vector of integers, none negative; "
             f"got {values.dtype} of shape {values.shape}"
         )
-        raise ArgumentError(msg)
     return locked_integers(values)

@@ -62,16 +62,14 @@ class LayerClipping:
     def __attrs_post_init__(self) -> None:
         check_one_of(("equal", "least_noise"), allocation=self.allocation)
         if not len(self.names) == len(self.norms) == len(self.sizes) > 0:
-            msg = (
+            raise ArgumentError(
                 "names, norms and sizes must have one entry per layer, and at least one; got "
                 f"{len(self.names)}, {len(self.norms)}, {len(self.sizes)}"
             )
-            raise ArgumentError(msg)
         if not all(isinstance(name, str) for name in self.names) or (
             len(set(self.names)) != len(self.names)
         ):
-            msg = f"names of layers must be distinct strings, got {list(self.names)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"names of layers must be distinct strings, got {list(self.names)}")
         for name, norm, size in zip(self.names, self.norms, self.sizes, strict=True):
             check_above(0, **{f"clip norm of layer {name!r}": norm})
             check_count(1, **{f"size of layer {name!r}": size})
@@ -120,8 +118,9 @@ def effective_multiplier(multipliers: Floats) -> float:
     r"""$(\sum_\ell z_\ell^{-2})^{-1/2}$: the single-layer multiplier of the same cost."""
     values = np.asarray(multipliers, dtype=np.float64)
     if values.ndim != 1 or not values.size:
-        msg = f"multipliers must be a row of one number per layer, got shape {values.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"multipliers must be a row of one number per layer, got shape {values.shape}"
+        )
     least = float(values.min())
     check_above(0, multiplier=least)
     check_above(0, multiplier=float(values.max()))

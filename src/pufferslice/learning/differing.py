@@ -59,8 +59,7 @@ NormalDistribution = tuple[float, float] | GaussianDistribution
 def _locked_counts(values: object) -> Integers:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        msg = f"counts must be a vector of integers, got type {array.dtype}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"counts must be a vector of integers, got type {array.dtype}")
     counts = array.astype(np.int64)
     counts.setflags(write=False)
     return counts
@@ -101,11 +100,10 @@ class DifferingRecords:
 
     def __attrs_post_init__(self) -> None:
         if self.counts.size == 0 or self.counts[0] < 0 or np.any(np.diff(self.counts) <= 0):
-            msg = (
+            raise ArgumentError(
                 "counts must be at least one number, not negative, each greater than the last, "
                 f"got {self.counts.tolist()[:5]}"
             )
-            raise ArgumentError(msg)
         check_finite(log_probabilities=self.log_probabilities)
         with np.errstate(over="ignore"):
             check_probabilities(
@@ -114,23 +112,21 @@ class DifferingRecords:
             )
         varies = self.is_random or self.excess_probability != 0
         if not is_a(self.is_fixed_set, bool) or (self.is_fixed_set and varies):
-            msg = (
+            raise ArgumentError(
                 "is_fixed_set must be True or False, and a fixed set has one size; got "
                 f"{self.is_fixed_set!r} with {len(self.counts)} counts and excess_probability "
                 f"{self.excess_probability!r}"
             )
-            raise ArgumentError(msg)
         if not is_a(self.origin, str) or not self.origin:
-            msg = f"origin must be a sentence, got {self.origin!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"origin must be a sentence, got {self.origin!r}")
         for name in _TAIL_FIELDS:
             check_at_least(0, **{name: getattr(self, name)})
             if getattr(self, name) >= 1:
-                msg = f"{name} must be below 1, got {getattr(self, name)!r}"
-                raise ArgumentError(msg)
+                raise ArgumentError(f"{name} must be below 1, got {getattr(self, name)!r}")
         if self.failure_probability and not self.excess_probability:
-            msg = "failure_probability belongs to an excess_probability, which must be above 0"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "failure_probability belongs to an excess_probability, which must be above 0"
+            )
 
     @property
     def largest(self) -> int:
@@ -169,8 +165,7 @@ class DifferingRecords:
         """
         check_between(0, 1, tail_probability=tail_probability)
         if self.excess_probability:
-            msg = "this distribution is truncated already; truncate the whole one"
-            raise ArgumentError(msg)
+            raise ArgumentError("this distribution is truncated already; truncate the whole one")
         exceed = exceedances(self.log_probabilities)
         last = int(np.argmax(exceed <= tail_probability))
         if last == len(self.counts) - 1:
@@ -198,13 +193,12 @@ class DifferingRecords:
     def check_whole(self) -> None:
         """Raise if some counts were left out: a Rényi claim needs all of them."""
         if self.excess_probability:
-            msg = (
+            raise ArgumentError(
                 f"more than {self.largest} records differ with probability "
                 f"{self.excess_probability:.3g}, which no Rényi claim covers; claim (epsilon, "
                 "delta) with Guarantee.epsilon_delta(...), in files and commands with a delta, or "
                 "give the whole distribution"
             )
-            raise ArgumentError(msg)
 
     def folded(self, *, above: int) -> "DifferingRecords":
         """The distribution with every count above `above` moved to the largest one.
@@ -245,15 +239,17 @@ class DifferingRecords:
         fields = dict(description)
         kind = str(fields.pop("kind", None))
         if kind not in _FIELDS:
-            msg = f"the kind of differing records must be listed or binomial; got {kind!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"the kind of differing records must be listed or binomial; got {kind!r}"
+            )
         names = _FIELDS[kind]
         if kind == "listed" and set(fields) & set(_TAIL_FIELDS):
             names += _TAIL_FIELDS
         if sorted(fields) != sorted(names):
             keys = ", ".join(sorted(map(str, fields))) or "nothing"
-            msg = f"a {kind} distribution is described by {', '.join(names)}; got {keys}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"a {kind} distribution is described by {', '.join(names)}; got {keys}"
+            )
         return binomial(**fields) if kind == "binomial" else cls(**fields)
 
     def __repr__(self) -> str:
@@ -368,17 +364,17 @@ def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> D
         chances = locked(probabilities)
         counts = np.arange(chances.size)
     if chances.ndim != 1 or chances.size == 0:
-        msg = f"probabilities must be one row of at least one number, got shape {chances.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"probabilities must be one row of at least one number, got shape {chances.shape}"
+        )
     check_finite(probabilities=chances)
     total = math.fsum(chances)
     if chances.min() < 0 or abs(total - 1) > UNIT_TOLERANCE:
-        msg = (
+        raise ArgumentError(
             f"probabilities must not be negative and must sum to 1; smallest "
             f"{float(chances.min())!r}, sum {total!r}. Put what is missing on the largest number "
             "of records that can differ"
         )
-        raise ArgumentError(msg)
     possible = chances > 0
     return DifferingRecords(
         counts=counts[possible],
@@ -420,15 +416,17 @@ def from_coupled_draws(
     for _ in range(n_draws):
         pair = draw_pair(rng)
         if not is_a(pair, tuple) or len(pair) != 2:
-            msg = f"draw_pair must return a tuple of two datasets, got {type(pair).__name__}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"draw_pair must return a tuple of two datasets, got {type(pair).__name__}"
+            )
         rows = differing_rows(*pair)
         totals.append(int(np.count_nonzero(rows)))
         lengths.add(len(rows))
     if len(lengths) > 1:
         low, high = min(lengths), max(lengths)
-        msg = f"draw_pair must return datasets of one length; got from {low} to {high} records"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"draw_pair must return datasets of one length; got from {low} to {high} records"
+        )
     counts, times = np.unique(totals, return_counts=True)
     return DifferingRecords(
         counts=counts,
@@ -461,8 +459,7 @@ def discrete_mismatch(first: DiscreteDistribution, second: DiscreteDistribution)
         values = list({**first, **second})
         p, q = (locked([side.get(value, 0.0) for value in values]) for side in (first, second))
     elif isinstance(first, Mapping) or isinstance(second, Mapping):
-        msg = "first and second must both be sequences or both be mappings by value"
-        raise ArgumentError(msg)
+        raise ArgumentError("first and second must both be sequences or both be mappings by value")
     else:
         p, q = locked(first), locked(second)
     check_probabilities(first=p, second=q, length=max(1, p.size))
@@ -490,13 +487,13 @@ def gaussian_mismatch(first: NormalDistribution, second: NormalDistribution) -> 
         )
     if not isinstance(first, tuple) or not isinstance(second, tuple):
         kinds = f"{type(first).__name__} and {type(second).__name__}"
-        msg = f"first and second must be two (mean, std) or two GaussianDistribution; got {kinds}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"first and second must be two (mean, std) or two GaussianDistribution; got {kinds}"
+        )
     for name, pair in (("first", first), ("second", second)):
         n_numbers = len(pair)
         if n_numbers != 2:
-            msg = f"{name} must be a pair (mean, std), got {n_numbers} numbers"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} must be a pair (mean, std), got {n_numbers} numbers")
         check_above(0, **{f"std of {name}": pair[1]})
         check_finite(**{f"mean of {name}": locked(pair[0])})
     narrow, wide = sorted((first, second), key=lambda pair: float(pair[1]))
@@ -519,16 +516,16 @@ def gaussian_mismatch(first: NormalDistribution, second: NormalDistribution) -> 
 
 def _equal_covariance_mismatch(first: GaussianDistribution, second: GaussianDistribution) -> float:
     if not np.array_equal(first.cov, second.cov):
-        msg = (
+        raise ArgumentError(
             "first and second must have the same covariance; for others there is no closed form. "
             "Give an upper bound on their total variation instead"
         )
-        raise ArgumentError(msg)
     try:
         scaled = np.linalg.solve(np.linalg.cholesky(first.cov), first.mean - second.mean)
     except np.linalg.LinAlgError:
-        msg = "the covariance must be positive definite; leave out coordinates that do not vary"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(
+            "the covariance must be positive definite; leave out coordinates that do not vary"
+        ) from None
     # The rounding error of the distance grows with the condition number.
     margin = 1 + first.dim * float(np.linalg.cond(first.cov)) * ROUNDING_SLACK
     return _shifted_mismatch(margin * float(np.linalg.norm(scaled)))

@@ -86,12 +86,12 @@ def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     norms = np.array(plan.clipping.norms, dtype=np.float64)
     check_count(0, step=step)
     if step >= plan.n_steps:
-        msg = f"step must be below the plan's n_steps = {plan.n_steps}, got {step}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"step must be below the plan's n_steps = {plan.n_steps}, got {step}")
     plan.check_sizes(sizes)
     if plan.block is None:
-        msg = "the plan has no block yet; give one to plan_training or let a Trainer choose it"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the plan has no block yet; give one to plan_training or let a Trainer choose it"
+        )
     design = plan.sampling
     n_draws = int(design.n_records if isinstance(design, Poisson) else design.batch_size)
     block = int(plan.block)
@@ -99,12 +99,11 @@ def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
         steps = plan.noise_stds(step) / SIGMA_INT
     # Far from the smallest and largest floats, so that every product here is a normal one.
     if not ((steps >= _LEAST_STEP) & (steps <= _LARGEST_STEP)).all():
-        msg = (
+        raise ArgumentError(
             f"the noise has standard deviation {float(steps.min() * SIGMA_INT)!r} to "
             f"{float(steps.max() * SIGMA_INT)!r}, too near the ends of the floating-point range; "
             "choose clip norms and noise multipliers of ordinary size"
         )
-        raise ArgumentError(msg)
     # An integer that is at least the root, so that no rounding can make it too small.
     roots = np.array([math.isqrt(int(size) - 1) + 1 for size in sizes], dtype=np.float64)
     # Each addition of blocks rounds by 2^-53 of a partial sum of at most one radius per draw; twice
@@ -115,24 +114,22 @@ def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     radii = (norms - roots * steps / 2) / (1 + share) * SAFETY
     if not (radii >= norms / 2).all():
         layer = int(np.argmin(radii / norms))
-        msg = (
+        raise ArgumentError(
             f"with block = {plan.block}, rounding would take up more than half of the clip norm "
             f"{norms[layer]:g}: examples would be clipped to {max(0.0, radii[layer]):g}. Use a "
             "smaller block, or a smaller noise multiplier"
         )
-        raise ArgumentError(msg)
     # Each draw adds its clipped gradient and at most one rounding.
     sums = n_draws * (norms / steps + 1) + LARGEST_DRAW
     if not (sums * (1 + 2.0**-40) < ROOM).all():
         layer = int(np.argmax(sums))
         multiplier = steps[layer] * SIGMA_INT / norms[layer]
-        msg = (
+        raise ArgumentError(
             f"a batch may hold {n_draws} draws, whose sum would not fit 64 bits beside noise of "
             f"multiplier {multiplier:g}; use a noise multiplier of at least "
             f"{1.01 * n_draws * SIGMA_INT / (ROOM - LARGEST_DRAW - n_draws):.3g}, or smaller "
             "batches"
         )
-        raise ArgumentError(msg)
     return SumGrid(steps=steps, radii=radii)
 
 

@@ -47,8 +47,9 @@ class RunKey:
     _secret: bytearray
 
     def __init__(self) -> None:
-        msg = "create a RunKey by RunKey.fresh(), RunKey.create(path) or RunKey.read(path)"
-        raise TypeError(msg)
+        raise TypeError(
+            "create a RunKey by RunKey.fresh(), RunKey.create(path) or RunKey.read(path)"
+        )
 
     @classmethod
     def fresh(cls) -> Self:
@@ -67,16 +68,18 @@ class RunKey:
         """The key in a file written by `create`."""
         content, where = read_bytes(path, "key"), os.fspath(path)
         if Path(path).stat().st_mode & _READABLE_BY_OTHERS:
-            msg = (
+            raise StorageError(
+                errno.EPERM,
                 f"run key {where!r} can be read by others than its owner, and anyone who has read "
                 "it can subtract the noise. If nobody has, remove the permission (mode 600) and "
-                "resume; otherwise start a new run"
+                "resume; otherwise start a new run",
             )
-            raise StorageError(errno.EPERM, msg)
         match = re.fullmatch(_HEADER + rb"([0-9a-f]{64})\n", content)
         if match is None:
-            msg = f"{where!r} is not a run key, or damaged; a run cannot be resumed without its key"
-            raise StorageError(errno.EINVAL, msg)
+            raise StorageError(
+                errno.EINVAL,
+                f"{where!r} is not a run key, or damaged; a run cannot be resumed without its key",
+            )
         return cls._of(bytes.fromhex(match[1].decode()), Path(path))
 
     @classmethod
@@ -119,8 +122,7 @@ class RunKey:
         if not is_a(sums, np.ndarray) or sums.dtype != np.int64 or sums.ndim != 1:
             is_array = is_a(sums, np.ndarray)
             kind = f"{sums.dtype} of shape {sums.shape}" if is_array else type(sums)
-            msg = f"sums must be a flat array of int64, got {kind}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"sums must be a flat array of int64, got {kind}")
         mac = AESGCM(self._hash(b"sums", KEY_BYTES, step=step))
         values = np.ascontiguousarray(sums, dtype="<i8").view(np.uint8)
         starts = range(0, max(1, len(values)), _MAC_BYTES)
@@ -152,11 +154,11 @@ class RunKey:
                     os.fsync(file.fileno())
                 path.unlink()
         except OSError as error:
-            msg = (
+            raise StorageError(
+                error.errno,
                 f"run key {str(path)!r} cannot be destroyed: {error.strerror or error}. Remove it "
-                "by hand: anyone who has it can subtract the noise of the run"
-            )
-            raise StorageError(error.errno, msg) from error
+                "by hand: anyone who has it can subtract the noise of the run",
+            ) from error
 
     @property
     def is_destroyed(self) -> bool:
@@ -165,8 +167,7 @@ class RunKey:
 
     def _live_secret(self) -> bytearray:
         if self.is_destroyed:
-            msg = "the run key was destroyed: the run is over. Start a new run"
-            raise ReleaseError(msg)
+            raise ReleaseError("the run key was destroyed: the run is over. Start a new run")
         return self._secret
 
     def _hash(self, purpose: bytes, size: int, *parts: bytes, **places: int) -> bytes:
@@ -183,8 +184,7 @@ class RunKey:
         return "RunKey(...)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        msg = "a RunKey cannot be pickled or copied: the key of a run exists once"
-        raise TypeError(msg)
+        raise TypeError("a RunKey cannot be pickled or copied: the key of a run exists once")
 
     def __getstate__(self) -> NoReturn:
         self.__reduce_ex__(None)
@@ -192,6 +192,5 @@ class RunKey:
 
 def _checked(secret: bytes) -> bytes:
     if len(secret) != KEY_BYTES:
-        msg = f"a key of a run has {KEY_BYTES} bytes, got {len(secret)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"a key of a run has {KEY_BYTES} bytes, got {len(secret)}")
     return secret

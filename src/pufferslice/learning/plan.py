@@ -99,19 +99,17 @@ class TrainingPlan:
             check_count(1, block=self.block)
         check_one_of(("zero", "stop"), non_finite=self.non_finite)
         if self.noise_multipliers.ndim != 1 or not len(self.noise_multipliers):
-            msg = (
+            raise ArgumentError(
                 "noise_multipliers must list one number per step, for at least one step, got "
                 f"shape {self.noise_multipliers.shape}"
             )
-            raise ArgumentError(msg)
         check_above(0, noise_multiplier=float(self.noise_multipliers.min()))
         check_above(0, noise_multiplier=float(self.noise_multipliers.max()))
         if self.differing.largest > self.sampling.n_records:
-            msg = (
+            raise ArgumentError(
                 f"up to {self.differing.largest} records differ, but there are only "
                 f"{self.sampling.n_records}; give the differing records, or n_records, as they are"
             )
-            raise ArgumentError(msg)
         self.accountant.check(self.sampling, self.differing)
 
     @property
@@ -133,8 +131,9 @@ class TrainingPlan:
         """One number of parameters for each clipped layer."""
         n_layers = len(self.clipping.norms)
         if len(sizes) != n_layers:
-            msg = f"sizes must have one entry for each of the {n_layers} layers, got {len(sizes)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"sizes must have one entry for each of the {n_layers} layers, got {len(sizes)}"
+            )
         for size in sizes:
             check_count(1, size=size)
 
@@ -181,17 +180,15 @@ class TrainingPlan:
     def from_json(cls, document: object) -> "TrainingPlan":
         """The plan that a `to_json()` describes."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            msg = (
+            raise ArgumentError(
                 f"this is not a training plan: its 'format' is not {FORMAT!r}. Use the output of "
                 "write_plan or to_json"
             )
-            raise ArgumentError(msg)
         if document.get("version") != VERSION:
-            msg = (
+            raise ArgumentError(
                 f"the plan has version {document.get('version')!r}; this program reads version "
                 f"{VERSION}. Use the program that wrote it"
             )
-            raise ArgumentError(msg)
         try:
             return cls(
                 differing=DifferingRecords.from_description(document["differing"]),
@@ -206,11 +203,10 @@ class TrainingPlan:
         except ArgumentError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = (
+            raise ArgumentError(
                 f"the plan is incomplete: {type(error).__name__} at {error}. Use the unchanged "
                 "output of write_plan or to_json"
-            )
-            raise ArgumentError(msg) from error
+            ) from error
 
     def __repr__(self) -> str:
         return (
@@ -258,11 +254,10 @@ def plan_training(
             else "use Guarantee.average_over_batches(...), or an accountant that certifies the run "
             "itself: worst_case, log_moment or amplified"
         )
-        msg = (
+        raise ArgumentError(
             f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
             f"{notion!r}; {remedy}"
         )
-        raise ArgumentError(msg)
     if isinstance(target, ApproximateGuarantee):
         order, multiplier = _best_order(accountant, target, sampling, differing, n_steps)
     else:
@@ -288,8 +283,9 @@ def _check_kinds(
         ("accountant", accountant, Accountant, "Amplified()"),
     ):
         if not is_a(value, kind):
-            msg = f"{name} must be a value such as {example} of pufferslice.learning, got {value!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be a value such as {example} of pufferslice.learning, got {value!r}"
+            )
 
 
 def _best_order(
@@ -317,11 +313,10 @@ def _best_order(
         if best is None or multiplier < best[1]:
             best = order, multiplier
     if best is None:
-        msg = (
+        raise CalibrationError(
             f"no order up to {ORDERS[-1]:g} gives epsilon {target.epsilon!r} at delta {left:.3g}; "
             "use a larger epsilon or delta, or a Rényi target of a higher order"
         )
-        raise CalibrationError(msg)
     return best
 
 
@@ -338,11 +333,10 @@ def delta_left(delta: float, differing: DifferingRecords) -> float:
         return delta
     left = (delta - differing.excess_probability) / SAFETY
     if not left > 0:
-        msg = (
+        raise ArgumentError(
             f"delta must be greater than {differing.excess_probability:.3g}, the probability that "
             f"more than {differing.largest} records differ, got {delta!r}; truncate less"
         )
-        raise ArgumentError(msg)
     return left
 
 
@@ -374,8 +368,7 @@ def check_n_steps(n_steps: int) -> None:
     """A run has at least one step, and a schedule that fits in memory."""
     check_count(1, n_steps=n_steps)
     if n_steps > MOST_STEPS:
-        msg = f"n_steps must be at most {MOST_STEPS}, got {n_steps!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"n_steps must be at most {MOST_STEPS}, got {n_steps!r}")
 
 
 def schedule_of(multipliers: object, n_steps: int) -> Floats:
@@ -383,11 +376,10 @@ def schedule_of(multipliers: object, n_steps: int) -> Floats:
     values = np.atleast_1d(locked(multipliers))
     check_n_steps(n_steps)
     if len(values) not in {1, n_steps}:
-        msg = (
+        raise ArgumentError(
             f"noise_multipliers must have one entry, or one for each of the {n_steps} steps; got "
             f"{len(values)}"
         )
-        raise ArgumentError(msg)
     return np.asarray(np.broadcast_to(values, (n_steps,)))
 
 
@@ -467,8 +459,9 @@ def recipe_learning_rates(*, peak: float, n_steps: int, n_warmup_steps: int) -> 
     check_count(1, n_steps=n_steps)
     check_count(0, n_warmup_steps=n_warmup_steps)
     if n_warmup_steps >= n_steps:
-        msg = f"n_warmup_steps must be less than n_steps {n_steps}, got {n_warmup_steps}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"n_warmup_steps must be less than n_steps {n_steps}, got {n_warmup_steps}"
+        )
     rising = np.arange(1, n_warmup_steps + 1) / max(n_warmup_steps, 1)
     n_falling = n_steps - n_warmup_steps
     falling = (1 + np.cos(np.pi * np.arange(n_falling) / n_falling)) / 2

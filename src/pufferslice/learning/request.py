@@ -47,13 +47,13 @@ class DataSource:
     def __attrs_post_init__(self) -> None:
         check_named(DATASETS, dataset=self.dataset)
         if self.name is not None and (not is_a(self.name, str) or not self.name):
-            msg = f"name must be a non-empty string, got {self.name!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"name must be a non-empty string, got {self.name!r}")
         if self.n_classes is not None:
             check_count(2, n_classes=self.n_classes)
             if self.dataset in DATASETS:
-                msg = f"n_classes applies only to your own data; {self.dataset!r} has its own"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"n_classes applies only to your own data; {self.dataset!r} has its own"
+                )
 
 
 @final
@@ -81,26 +81,25 @@ class Prevalence:
         check_count(0, label=self.label, seed=self.seed)
         check_one_of(WORLDS, world=self.world)
         if not is_a(self.shares, tuple) or len(self.shares) != 2:
-            msg = f"shares must be two numbers, one for each world; got {self.shares!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"shares must be two numbers, one for each world; got {self.shares!r}"
+            )
 
     def differing(self, n_records: int) -> DifferingRecords:
         """How many records the secret changes."""
         check_count(1, n_records=n_records)
         low, high = (self._count(share, n_records) for share in self.shares)
         if low == high:
-            msg = (
+            raise ArgumentError(
                 f"shares {self.shares[0]!r} and {self.shares[1]!r} of {n_records} records are both "
                 f"{low} records; the two worlds would be the same"
             )
-            raise ArgumentError(msg)
         if low in {0, n_records}:
-            msg = (
+            raise ArgumentError(
                 f"the first of the shares must leave records with the label and without it, but "
                 f"{self.shares[0]!r} of {n_records} records is {low}; the second world is derived "
                 "from the first"
             )
-            raise ArgumentError(msg)
         return exactly(abs(high - low))
 
     def worlds(self, labels: object) -> TwoWorlds:
@@ -150,11 +149,13 @@ class Learning:
         check_one_of(OPTIMIZERS, optimizer=self.optimizer)
         check_one_of(SCHEDULES, schedule=self.schedule)
         if self.momentum and self.optimizer != "sgd":
-            msg = f"momentum is for optimizer 'sgd', not for {self.optimizer!r}; leave it out"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"momentum is for optimizer 'sgd', not for {self.optimizer!r}; leave it out"
+            )
         if self.n_warmup_steps and self.schedule != "cosine":
-            msg = f"n_warmup_steps is for schedule 'cosine', not {self.schedule!r}; leave it out"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"n_warmup_steps is for schedule 'cosine', not {self.schedule!r}; leave it out"
+            )
 
 
 @final
@@ -178,8 +179,9 @@ class Output:
 
     def __attrs_post_init__(self) -> None:
         if not is_a(self.public_evaluation, bool):
-            msg = f"public_evaluation must be true or false, got {self.public_evaluation!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"public_evaluation must be true or false, got {self.public_evaluation!r}"
+            )
         check_count(1, evaluate_every=self.evaluate_every, checkpoint_every=self.checkpoint_every)
 
 
@@ -202,14 +204,14 @@ class TrainingRequest:
     def __attrs_post_init__(self) -> None:
         n_records, warmup = self.plan.sampling.n_records, self.learning.n_warmup_steps
         if self.worlds is not None and self.plan.differing != self.worlds.differing(n_records):
-            msg = (
+            raise ArgumentError(
                 "the plan must have as many differing records as the two worlds have, "
                 f"{self.worlds.differing(n_records).largest}; got {self.plan.differing.origin}"
             )
-            raise ArgumentError(msg)
         if warmup >= self.plan.n_steps:
-            msg = f"n_warmup_steps must be less than the {self.plan.n_steps} steps, got {warmup}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"n_warmup_steps must be less than the {self.plan.n_steps} steps, got {warmup}"
+            )
 
     def description(self) -> dict[str, Any]:
         """What makes two requests the same run, as JSON values. Confidential: reveals the world.
@@ -246,5 +248,6 @@ def check_named(choices: tuple[str, ...], **named: str) -> None:
     """Each value is one of the choices, or names a function as `module:function`."""
     for name, value in named.items():
         if value not in choices and not (is_a(value, str) and _FUNCTION.fullmatch(value)):
-            msg = f"{name} must be one of {', '.join(choices)} or 'module:function'; got {value!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{name} must be one of {', '.join(choices)} or 'module:function'; got {value!r}"
+            )

@@ -59,8 +59,7 @@ class Poisson:
     def __attrs_post_init__(self) -> None:
         check_count(1, n_records=self.n_records)
         if isinstance(self.rate, bool) or not (is_a(self.rate, int | float) and 0 < self.rate <= 1):
-            msg = f"rate must be greater than 0 and at most 1, got {self.rate!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"rate must be greater than 0 and at most 1, got {self.rate!r}")
 
     @property
     def divisor(self) -> float:
@@ -108,8 +107,9 @@ class _FixedSize:
     def __attrs_post_init__(self) -> None:
         check_count(1, n_records=self.n_records, batch_size=self.batch_size)
         if self.batch_size > self.n_records:
-            msg = f"batch_size must be at most n_records = {self.n_records}, got {self.batch_size}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"batch_size must be at most n_records = {self.n_records}, got {self.batch_size}"
+            )
 
     @property
     def divisor(self) -> float:
@@ -237,13 +237,13 @@ def sampling_from_description(description: Mapping[str, Any]) -> SamplingDesign:
     fields = dict(description)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _DESIGNS:
-        msg = f"the kind of a sampling design must be one of {', '.join(_DESIGNS)}; got {kind!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"the kind of a sampling design must be one of {', '.join(_DESIGNS)}; got {kind!r}"
+        )
     names = [field.name for field in attrs.fields(_DESIGNS[kind])]
     if sorted(fields) != sorted(names):
         keys = ", ".join(sorted(map(str, fields))) or "nothing"
-        msg = f"{kind} sampling is described by {' and '.join(names)}; got {keys}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{kind} sampling is described by {' and '.join(names)}; got {keys}")
     design: SamplingDesign = _DESIGNS[kind](**fields)
     return design
 
@@ -283,8 +283,9 @@ def draw_batch(sampling: SamplingDesign, key: bytes) -> Integers:
     [1, 2, 3, 4, 0]
     """
     if len(key) != KEY_BYTES:
-        msg = f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
+        )
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def next_words(size: int) -> Words:
@@ -406,16 +407,14 @@ def _checked_differing(n_records: int, **named: int) -> int:
     ((name, value),) = named.items()
     check_count(0, **named)
     if value > n_records:
-        msg = f"{name} must be at most n_records = {n_records}, got {value}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} must be at most n_records = {n_records}, got {value}")
     return int(value)
 
 
 def _check_length(n_counts: int) -> None:
     if n_counts > _MOST_COUNTS:
-        msg = (
+        raise ArgumentError(
             f"the distribution would have {n_counts} counts, more than the {_MOST_COUNTS} that "
             "are summed over; bound the number by `at_most`, or use the worst case, which needs "
             "no distribution"
         )
-        raise ArgumentError(msg)

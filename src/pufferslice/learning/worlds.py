@@ -48,8 +48,9 @@ def differing_rows(first: object, second: object) -> Flags:
         _check_lengths(len(first), len(second))
         return _list_difference(first, second)
     kinds = f"{type(first).__name__} and {type(second).__name__}"
-    msg = f"first and second must be two tables, two arrays or two lists of records; got {kinds}"
-    raise ArgumentError(msg)
+    raise ArgumentError(
+        f"first and second must be two tables, two arrays or two lists of records; got {kinds}"
+    )
 
 
 def _locked_labels(values: object) -> Labels:
@@ -96,11 +97,10 @@ def two_world_prevalence(labels: object, *, label: str | int, share: float, seed
         second=relabelled(labels, label=label, share=share, seed=seed),
     )
     if not worlds.n_differing:
-        msg = (
+        raise ArgumentError(
             f"share must change the number of records with the label, but {share!r} of "
             f"{len(worlds.first)} records is the present number; the two worlds would be the same"
         )
-        raise ArgumentError(msg)
     return worlds
 
 
@@ -119,11 +119,10 @@ def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> 
     check_count(0, seed=seed)
     has_label = np.asarray(array == label, dtype=np.bool_)
     if np.ndim(label) or not has_label.any():
-        msg = (
+        raise ArgumentError(
             f"label must be the label of at least one of the {len(array)} records, got "
             f"{given(label)}"
         )
-        raise ArgumentError(msg)
     check_share(share=share)
     # The share as it is written: 0.29 of 100 is 29, not 28.
     target = math.floor(Fraction(str(share)) * len(array))
@@ -138,8 +137,9 @@ def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> 
     elif change < 0:
         others = np.unique(array[~has_label])
         if not len(others):
-            msg = "labels must hold a second label for the records that lose the first"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "labels must hold a second label for the records that lose the first"
+            )
         result[rows] = others[picks[rows] % np.uint64(len(others))]
     return result
 
@@ -150,11 +150,10 @@ def _label_array(labels: object) -> Labels:
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "biuUS":
-        msg = (
+        raise ArgumentError(
             "labels must be a vector of integers or of strings, at least one; got shape "
             f"{array.shape} and type {array.dtype}"
         )
-        raise ArgumentError(msg)
     return array
 
 
@@ -166,8 +165,9 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
     _check_lengths(len(first), len(second))
     only_one = sorted(set(first.columns) ^ set(second.columns))
     if only_one:
-        msg = f"both tables must have the same columns; only one has {listed(only_one)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"both tables must have the same columns; only one has {listed(only_one)}"
+        )
     differ = np.zeros(len(first), dtype=np.bool_)
     for name in first.columns:
         a, b, what = first[name], second[name], f"column {name!r}"
@@ -183,11 +183,10 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
 
 def _array_difference(first: npt.NDArray[Any], second: npt.NDArray[Any], what: str) -> Flags:
     if first.ndim == 0 or first.shape[1:] != second.shape[1:]:
-        msg = (
+        raise ArgumentError(
             f"{what} must hold records of one shape along their first axis; "
             f"got shapes {first.shape} and {second.shape}"
         )
-        raise ArgumentError(msg)
     _check_lengths(len(first), len(second))
     if first.dtype.kind == second.dtype.kind and first.dtype.kind in "US":
         wide = np.promote_types(first.dtype, second.dtype)
@@ -251,11 +250,10 @@ def _mask(values: Any) -> Flags:  # an array, masked or not
 
 def _check_lengths(n_first: int, n_second: int) -> None:
     if n_first != n_second or n_first == 0:
-        msg = (
+        raise ArgumentError(
             "both worlds must have the same number of records, at least one; "
             f"got {n_first} and {n_second}"
         )
-        raise ArgumentError(msg)
 
 
 def _other_type(what: str, first: object, second: object) -> ArgumentError:

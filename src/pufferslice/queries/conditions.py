@@ -102,8 +102,9 @@ def equals(value: str | float | bool) -> Condition:  # noqa: FBT001 - the value 
     """
     allowed = isinstance(value, str | bool | int | float | np.bool_ | np.integer | np.floating)
     if not allowed or (isinstance(value, float | np.floating) and math.isnan(value)):
-        msg = f"a value to compare with must be a text, a number, True or False; got {given(value)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"a value to compare with must be a text, a number, True or False; got {given(value)}"
+        )
     return Condition("equals", label_of(value))
 
 
@@ -135,8 +136,9 @@ def between(low: float, high: float) -> Condition:
     """
     ends = tuple(float(_finite("between", end)) for end in (low, high))
     if not ends[0] < ends[1]:
-        msg = f"the low limit of between must be below the high one, got {low!r} and {high!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"the low limit of between must be below the high one, got {low!r} and {high!r}"
+        )
     return Condition("between", (ends[0], ends[1]))
 
 
@@ -147,16 +149,14 @@ def hour(number: int) -> Condition:
     'hour of start = 20'
     """
     if isinstance(number, bool) or number not in range(24):
-        msg = f"hour must be an integer from 0 to 23, got {given(number)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"hour must be an integer from 0 to 23, got {given(number)}")
     return Condition("hour", int(number))
 
 
 def weekday(name: str) -> Condition:
     """The date or time of the column is on this day of the week, such as `"Monday"`."""
     if name not in WEEKDAYS:
-        msg = f"weekday must be one of {', '.join(WEEKDAYS)}; got {given(name)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"weekday must be one of {', '.join(WEEKDAYS)}; got {given(name)}")
     return Condition("weekday", name)
 
 
@@ -172,8 +172,7 @@ def intervals(edges: Sequence[float]) -> list[Condition]:
     ['17 <= age < 30', '30 <= age < 45']
     """
     if is_a(edges, str) or not is_a(edges, Sequence | np.ndarray) or len(edges) < 2:
-        msg = f"edges must be at least two numbers, got {given(edges)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"edges must be at least two numbers, got {given(edges)}")
     return [between(low, high) for low, high in pairwise(edges)]
 
 
@@ -196,8 +195,9 @@ def days(first: date | str, last: date | str) -> list[Condition]:
     start, end = _date(first), _date(last)
     n_days = (end - start).days + 1
     if not 1 <= n_days <= _MOST_DAYS:
-        msg = f"days must be from 1 to {_MOST_DAYS} days, got {n_days}; give the first day first"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"days must be from 1 to {_MOST_DAYS} days, got {n_days}; give the first day first"
+        )
     return [day(start + timedelta(days=k)) for k in range(n_days)]
 
 
@@ -219,11 +219,10 @@ def pairs_of(argument: str, entries: Any, value: str) -> list[tuple[str, Any]]: 
         else [entries]
     )
     if others:
-        msg = (
+        raise ArgumentError(
             f"{argument} must map columns to {value}s, or list (column, {value}) pairs; got "
             f"{given(others[0])}"
         )
-        raise ArgumentError(msg)
     return [(column, entry) for column, entry in pairs]
 
 
@@ -239,8 +238,9 @@ def _numeric(comparison: Comparison, limit: float) -> Condition:
 def _finite(comparison: Comparison, limit: float) -> float:
     number = isinstance(limit, int | float | np.integer | np.floating)
     if not number or isinstance(limit, bool) or not math.isfinite(limit):
-        msg = f"the limit of {comparison} must be a finite number, got {given(limit)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"the limit of {comparison} must be a finite number, got {given(limit)}"
+        )
     return limit
 
 
@@ -251,24 +251,23 @@ def _date(value: date | str) -> date:
     try:
         return date.fromisoformat(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        msg = f"a day must be a date, or a text such as '2026-01-31'; got {given(value)}"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(
+            f"a day must be a date, or a text such as '2026-01-31'; got {given(value)}"
+        ) from None
 
 
 def _check_comparable(frame: Frame, column: str, label: str) -> None:
     """A label that no value of the column's type can have is a mistake, not a rate of 0."""
     dtype = frame[column].dtype
     if dtype == nw.Boolean and label not in ("True", "False"):
-        msg = (
+        raise ScenarioError(
             f"column {column!r} holds True and False, which never equal {quoted(label)}; use "
             "equals(True)"
         )
-        raise ScenarioError(msg)
     if dtype.is_numeric():
         try:
             float(label)
         except ValueError:
-            msg = (
+            raise ScenarioError(
                 f"column {column!r} holds numbers, which never equal {quoted(label)}; give a number"
-            )
-            raise ScenarioError(msg) from None
+            ) from None

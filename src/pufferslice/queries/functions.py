@@ -98,8 +98,7 @@ def plugin_query(name: str, options: Mapping[str, Any]) -> Query:
     built_in = {*import_module("pufferslice.queries").__all__, *STATISTICS}
     plugin, query = built_by_plugin("queries", name, options, built_in=built_in)
     if not isinstance(query, Query):
-        msg = f"{plugin} must return a Query, got {type(query).__name__}"
-        raise PluginError(msg)
+        raise PluginError(f"{plugin} must return a Query, got {type(query).__name__}")
     return attrs.evolve(query, plugin=plugin)
 
 
@@ -112,11 +111,10 @@ def _query(
 ) -> Query:
     coordinates, wanted = column_names("names", names), column_names("columns", columns)
     if not is_a(description, str) or not description.strip():
-        msg = (
+        raise ArgumentError(
             "description must be a public sentence that says what the function does, "
             f"got {given(description)}"
         )
-        raise ArgumentError(msg)
     return Query(
         names=coordinates,
         columns=wanted,
@@ -132,10 +130,10 @@ def _numbers(result: Numbers, dim: int) -> Floats:
     try:
         numbers = np.atleast_1d(np.asarray(result, dtype=np.float64))
     except (TypeError, ValueError, OverflowError):
-        msg = f"the function must return {dim} numbers, got {type(result).__name__}"
-        raise ScenarioError(msg) from None
+        raise ScenarioError(
+            f"the function must return {dim} numbers, got {type(result).__name__}"
+        ) from None
     if numbers.shape != (dim,):
         got = len(numbers) if numbers.ndim == 1 else f"an array of shape {numbers.shape}"
-        msg = f"the function must return {dim} numbers, one per name, got {got}"
-        raise ScenarioError(msg)
+        raise ScenarioError(f"the function must return {dim} numbers, one per name, got {got}")
     return numbers

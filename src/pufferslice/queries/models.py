@@ -126,8 +126,9 @@ def _sklearn() -> Any:  # it ships no types
         for part in ("base", "ensemble", "exceptions", "linear_model", "svm"):
             import_module(f"sklearn.{part}")
     except ModuleNotFoundError as error:
-        msg = "model queries need scikit-learn; install it with: pip install 'pufferslice[models]'"
-        raise MissingExtraError(msg) from error
+        raise MissingExtraError(
+            "model queries need scikit-learn; install it with: pip install 'pufferslice[models]'"
+        ) from error
     return import_module("sklearn")
 
 
@@ -146,8 +147,9 @@ class _Task:
     ) -> "_Task":
         names = column_names("features", features)
         if not names or target in names:
-            msg = f"features must be at least one column and not the target, got {given(names)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"features must be at least one column and not the target, got {given(names)}"
+            )
         return cls(names, target, condition_of(positive), _scales_of(names, scales))
 
     def linear_query(
@@ -177,8 +179,7 @@ class _Task:
         check_count(1, n_trees=n_trees)
         check_count(0, seed=seed)
         if seed > _LARGEST_SEED:
-            msg = f"seed must be at most {_LARGEST_SEED}, got {seed}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"seed must be at most {_LARGEST_SEED}, got {seed}")
 
         def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
             trees = model(n_estimators=int(n_trees), random_state=int(seed), **options)
@@ -216,19 +217,19 @@ class _Task:
         with np.errstate(over="ignore"):
             matrix = matrix / self.feature_scales
         if not np.isfinite(matrix).all():
-            msg = "features divided by feature_scales must be finite; choose larger feature_scales"
-            raise ScenarioError(msg)
+            raise ScenarioError(
+                "features divided by feature_scales must be finite; choose larger feature_scales"
+            )
         classes = self.positive.flags(frame, self.target)
 
         def evaluate(rows: Rows) -> Floats:
             rows_of_each = np.bincount(classes[rows], minlength=2)
             if not rows_of_each.all():
-                msg = (
+                raise ScenarioError(
                     f"a classifier needs rows of both classes; all {len(rows)} rows are on one "
                     f"side of the condition {quoted(self.positive.on(self.target))}. Choose a "
                     "condition that splits every group, or join small groups"
                 )
-                raise ScenarioError(msg)
             ordered = rows[np.lexsort((classes[rows], *matrix[rows].T))]
             return _converged(fit, matrix[ordered], classes[ordered])
 
@@ -239,16 +240,16 @@ def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:
     if isinstance(scales, Mapping):
         unknown = [name for name in scales if name not in names]
         if unknown:
-            msg = f"feature_scales names {given(unknown[0])}, which is not among the features"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"feature_scales names {given(unknown[0])}, which is not among the features"
+            )
         scales = [scales.get(name, 1.0) for name in names]
     values = locked([1.0] * len(names) if scales is None else scales)
     if values.shape != (len(names),) or not (np.isfinite(values) & (values > 0)).all():
-        msg = (
+        raise ArgumentError(
             f"feature_scales must be {len(names)} finite numbers greater than 0, one per feature; "
             f"got {given(values.tolist())}"
         )
-        raise ArgumentError(msg)
     return values
 
 
@@ -262,8 +263,7 @@ def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Flo
             return fit(matrix, classes)
         except (stopped_short, RuntimeWarning) as warning:
             kind = type(warning).__name__
-            msg = (
+            raise ScenarioError(
                 f"the model does not converge on {len(classes)} rows ({kind}). Give the features "
                 "public feature_scales so that they have similar sizes, or raise regularisation"
-            )
-            raise ScenarioError(msg) from None
+            ) from None

@@ -49,16 +49,15 @@ ScalesLike: TypeAlias = Sequence[float] | Mapping[str, float] | Floats
 def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple; a bare string, which is a sequence of letters, is refused."""
     if not is_a(names, Iterable):
-        msg = f"{argument} must be a list of names, got {type(names).__name__}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{argument} must be a list of names, got {type(names).__name__}")
     if isinstance(names, str):
         text = given(names)
-        msg = f"{argument} must be a list of names, got the text {text}; write [{text}]"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"{argument} must be a list of names, got the text {text}; write [{text}]"
+        )
     other = next((name for name in names if not is_a(name, str) or not name), None)
     if other is not None:
-        msg = f"{argument} must hold non-empty strings, got {given(other)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{argument} must hold non-empty strings, got {given(other)}")
     return tuple(names)
 
 
@@ -209,25 +208,22 @@ class Query:
 
     def __attrs_post_init__(self) -> None:
         if not self.names:
-            msg = "a query must have at least one coordinate, got no names"
-            raise ArgumentError(msg)
+            raise ArgumentError("a query must have at least one coordinate, got no names")
         check_unique("names of coordinates", self.names)
         check_one_of(("table", "row"), level=self.level)
         check_one_of(MISSING_POLICIES, missing=self.missing)
         if self.range is not None:
             self._check_range(self.range)
         if self.scales.shape != (self.dim,):
-            msg = (
+            raise ArgumentError(
                 f"scales must have one number per coordinate ({self.dim}), got {self.scales.shape}"
             )
-            raise ArgumentError(msg)
         check_finite(scales=self.scales)
         if not self.scales.min() > 0:
             where = int(self.scales.argmin())
             scale = float(self.scales[where])
             name = quoted(self.names[where])
-            msg = f"scales must be greater than 0; that of {name} is {scale!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"scales must be greater than 0; that of {name} is {scale!r}")
 
     def __repr__(self) -> str:
         return f"Query(kind={self.kind!r}, dim={self.dim}, names={self.names!r})"
@@ -260,23 +256,24 @@ class Query:
         if isinstance(range, Box | Ball):
             return range
         if not is_a(range, Mapping):
-            msg = (
+            raise ArgumentError(
                 "range must be Box(low, high), Ball(center, radius), or a mapping from coordinates "
                 f"to (low, high); got {given(range)}"
             )
-            raise ArgumentError(msg)
         ends = [[coordinate.low, coordinate.high] for coordinate in self.coordinates]
         for place, name in self._places("range", range).items():
             pair = range[name]
             if is_a(pair, str) or not is_a(pair, Sequence) or len(pair) != 2:
-                msg = f"range must be a low and a high end for {quoted(name)}, got {given(pair)}"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"range must be a low and a high end for {quoted(name)}, got {given(pair)}"
+                )
             ends[place] = list(pair)
         table = locked(ends)
         absent = [n for n, pair in zip(self.names, table, strict=True) if np.isinf(pair).any()]
         if absent:
-            msg = f"range must give a low and a high end for {listed(absent)} as well"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"range must give a low and a high end for {listed(absent)} as well"
+            )
         return Box(table[:, 0], table[:, 1])
 
     def with_missing(self, missing: str) -> "Query":
@@ -331,11 +328,10 @@ class Query:
             spreads = outputs.std(axis=0) * math.sqrt(len(frame) / n_parts)
         constant = [name for name, unit in zip(self.names, spreads, strict=True) if not unit > 0]
         if constant:
-            msg = (
+            raise ScenarioError(
                 f"the public table shows no variation of {listed(constant)}, so it proposes no "
                 "scale; use another table, or with_scales(...)"
             )
-            raise ScenarioError(msg)
         return self.with_scales([float(f"{unit:.0e}") for unit in spreads])
 
     def description(self) -> dict[str, Any]:
@@ -364,11 +360,13 @@ class Query:
 
         def checked(rows: Rows) -> Floats:
             if rows.dtype.kind not in "iu" or rows.ndim != 1:
-                msg = f"rows must be a vector of row numbers, got {rows.dtype} of {rows.shape}"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"rows must be a vector of row numbers, got {rows.dtype} of {rows.shape}"
+                )
             if not len(rows) and self.level == "table":
-                msg = f"the query {self.kind} was asked for no rows; it needs at least one"
-                raise ScenarioError(msg)
+                raise ScenarioError(
+                    f"the query {self.kind} was asked for no rows; it needs at least one"
+                )
             return self._finite(self._shaped(evaluate(rows), len(rows)), "outputs")
 
         return checked
@@ -396,8 +394,7 @@ class Query:
                [5.]])
         """
         if outputs.ndim != 2 or outputs.shape[1] != self.dim:
-            msg = f"outputs must have shape (n, {self.dim}), got {outputs.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"outputs must have shape (n, {self.dim}), got {outputs.shape}")
         return self._finite(self._scaled(outputs), "outputs after clipping and scaling")
 
     def n_outside(self, outputs: Floats) -> int:
@@ -412,11 +409,10 @@ class Query:
         for name in named:
             place = self._place(argument, name)
             if place in places:
-                msg = (
+                raise ArgumentError(
                     f"{argument} names the coordinate {quoted(self.names[place])} twice, as "
                     f"{quoted(places[place])} and as {quoted(name)}; name it once"
                 )
-                raise ArgumentError(msg)
             places[place] = name
         return places
 
@@ -427,34 +423,32 @@ class Query:
         if len(about) == 1:
             return about[0]
         if about:
-            msg = (
+            raise ArgumentError(
                 f"{argument} names the column {quoted(name)}, but {len(about)} coordinates are "
                 f"about it; name one: {listed([self.names[place] for place in about])}"
             )
-            raise ArgumentError(msg)
-        msg = (
+        raise ArgumentError(
             f"{argument} names {quoted(name)}, which is not a coordinate of the query; the "
             f"coordinates are {listed(self.names)}"
         )
-        raise ArgumentError(msg)
 
     def _check_range(self, limits: Box | Ball) -> None:
         check_range(limits)
         if limits.dim != self.dim:
-            msg = f"range must have {self.dim} coordinates, as the query has; got {limits.dim}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"range must have {self.dim} coordinates, as the query has; got {limits.dim}"
+            )
         # Of a ball the centre is enough: a possible value that is pulled towards it stays possible.
         ends = (limits.low, limits.high) if isinstance(limits, Box) else (limits.center,) * 2
         for name, known, low, high in zip(self.names, self.coordinates, *ends, strict=True):
             if low < known.low or high > known.high:
                 bounds = f"[{known.low:g}, {known.high:g}]"
                 possible = bounds if known.high < math.inf else "0 or more"
-                msg = (
+                raise ArgumentError(
                     f"range of {quoted(name)} is [{low:g}, {high:g}], but its values are "
                     f"{possible}. The coordinates, in order, are {listed(self.names)}; give "
                     "ranges by name"
                 )
-                raise ArgumentError(msg)
 
     def unchecked_outputs(self, table: object) -> Floats:
         """As `outputs`; values may be infinite or NaN.
@@ -479,8 +473,7 @@ class Query:
     def _shaped(self, outputs: Floats, n_rows: int) -> Floats:
         wanted = (self.dim,) if self.level == "table" else (n_rows, self.dim)
         if outputs.shape != wanted:
-            msg = f"the query must return shape {wanted}, got {outputs.shape}"
-            raise ScenarioError(msg)
+            raise ScenarioError(f"the query must return shape {wanted}, got {outputs.shape}")
         return outputs
 
     def _finite(self, values: Floats, what: str) -> Floats:
@@ -488,9 +481,8 @@ class Query:
         if bad.any():
             where = np.flatnonzero(bad.reshape(-1, self.dim).any(axis=0))
             named = listed([self.names[index] for index in where])
-            msg = (
+            raise ScenarioError(
                 f"{what} of the query {self.kind} must be finite; {int(bad.sum())} of "
                 f"{bad.size} values are NaN or infinite, in {named}"
             )
-            raise ScenarioError(msg)
         return values

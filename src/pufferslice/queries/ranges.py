@@ -39,18 +39,18 @@ class Box:
 
     def __attrs_post_init__(self) -> None:
         if self.low.ndim != 1 or self.low.size == 0 or self.low.shape != self.high.shape:
-            msg = (
+            raise ArgumentError(
                 "low and high must be vectors of one length, at least 1; "
                 f"got shapes {self.low.shape} and {self.high.shape}"
             )
-            raise ArgumentError(msg)
         check_finite(low=self.low, high=self.high)
         upside_down = np.flatnonzero(~(self.low < self.high))
         if upside_down.size:
             where = int(upside_down[0])
             low, high = float(self.low[where]), float(self.high[where])
-            msg = f"low must be below high; in coordinate {where} low is {low!r}, high is {high!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"low must be below high; in coordinate {where} low is {low!r}, high is {high!r}"
+            )
 
     @property
     def dim(self) -> int:
@@ -105,8 +105,9 @@ class Ball:
 
     def __attrs_post_init__(self) -> None:
         if self.center.ndim != 1 or self.center.size == 0:
-            msg = f"center must be a vector of length at least 1; got shape {self.center.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"center must be a vector of length at least 1; got shape {self.center.shape}"
+            )
         check_finite(center=self.center)
         check_above(0, radius=self.radius)
 
@@ -151,11 +152,10 @@ class Ball:
 def check_range(range: object) -> None:  # noqa: A002 - the word users know
     """A public range is a `Box` or a `Ball`, or there is none."""
     if not isinstance(range, Box | Ball | None):
-        msg = (
+        raise ArgumentError(
             f"range must be a Box or a Ball, got {given(range)}; write Box(low=[...], high=[...]) "
             "or Ball(center=[...], radius=...)"
         )
-        raise ArgumentError(msg)
 
 
 def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:

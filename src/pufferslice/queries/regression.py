@@ -33,11 +33,10 @@ def linear_regression(
     """
     inputs, outputs = column_names("features", features), column_names("targets", targets)
     if not inputs or not outputs or set(inputs) & set(outputs):
-        msg = (
+        raise ArgumentError(
             "features and targets must be at least one column each and none in both, got "
             f"{given(inputs)} and {given(outputs)}"
         )
-        raise ArgumentError(msg)
     check_at_least(0, regularisation=regularisation)
     n_inputs = len(inputs)
 
@@ -67,11 +66,10 @@ def linear_regression(
         centred = matrix - middle
         spread = np.linalg.cond(np.cov(centred[:, :n_inputs].T, ddof=0).reshape(n_inputs, n_inputs))
         if not regularisation and not spread < 1 / np.finfo(float).eps:
-            msg = (
+            raise ScenarioError(
                 "features depend linearly on each other, so the moments of their coefficients have "
                 "no formula; leave one out, or use regularisation"
             )
-            raise ScenarioError(msg)
         first, second = np.triu_indices(centred.shape[1])
 
         def function(means: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:

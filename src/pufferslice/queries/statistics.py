@@ -60,8 +60,7 @@ def columns(
     conditions = conditions_of("flags", flags)
     coordinates = (*numbers, *(condition.on(column) for column, condition in conditions))
     if not coordinates:
-        msg = "columns must have at least one name or flag"
-        raise ArgumentError(msg)
+        raise ArgumentError("columns must have at least one name or flag")
 
     def bind(frame: Frame) -> Evaluate:
         parts = [floats_of(frame, column) for column in numbers]
@@ -249,8 +248,9 @@ def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
     """
     (name,), (order,) = column_names("column", [column]), column_names("time", [time])
     if is_a(lags, str) or not is_a(lags, Sequence) or not lags:
-        msg = f"lags must be at least one integer of at least 1, as a list; got {given(lags)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"lags must be at least one integer of at least 1, as a list; got {given(lags)}"
+        )
     for lag in lags:
         check_count(1, lags=lag)
 
@@ -283,11 +283,10 @@ def check_statistics(names: Mapping[str, object] | Sequence[str]) -> None:
     """Every name is a statistic; others get a hint at what to use."""
     for name in names:
         if name not in STATISTICS:
-            msg = (
+            raise ArgumentError(
                 f"summary has no statistic {name!r}; it has {', '.join(STATISTICS)}. For anything "
                 "else use table_function(...)"
             )
-            raise ArgumentError(msg)
 
 
 @attrs.frozen(kw_only=True)
@@ -410,8 +409,7 @@ def _chosen(statistics: Statistics) -> list[_Statistic]:
     check_statistics(statistics)
     chosen = [part for kind, value in statistics.items() for part in _statistics_of(kind, value)]
     if not chosen:
-        msg = f"summary must have at least one of {', '.join(STATISTICS)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"summary must have at least one of {', '.join(STATISTICS)}")
     return chosen
 
 
@@ -486,13 +484,11 @@ def _words(cell: Cell) -> str:
 
 def _cells(by: By) -> list[Cell]:
     if not is_a(by, Mapping) or not by:
-        msg = f"by must map columns to the groups of each, got {given(by)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"by must map columns to the groups of each, got {given(by)}")
     groups = []
     for column, values in by.items():
         if is_a(values, str) or not is_a(values, Sequence) or not values:
-            msg = f"by must give at least one group of {given(column)}, as a list"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"by must give at least one group of {given(column)}, as a list")
         groups.append([(column, condition_of(value)) for value in values])
     return list(product(*groups))
 
@@ -625,8 +621,7 @@ def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:
     for column, level in pairs:
         number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
         if not number or not 0 <= level <= 1:
-            msg = (
+            raise ArgumentError(
                 f"quantile levels must lie between 0 and 1; got {given(level)} for {given(column)}"
             )
-            raise ArgumentError(msg)
     return [(column, float(level)) for column, level in pairs]

@@ -35,20 +35,18 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
         if coordinate.column is None or low != high:
             continue
         if coordinate.condition is None:
-            msg = (
+            raise ScenarioError(
                 f"column {quoted(coordinate.column)} has the same value in every row, so its "
                 "statistics carry no information; leave it out"
             )
-            raise ScenarioError(msg)
         who = "every row meets" if low > 0 else "no row meets"
         hint = ""
         if low == 0 and coordinate.condition.comparison == "equals":
             hint = near_matches(coordinate.column, str(coordinate.condition.value), frames)
-        msg = (
+        raise ScenarioError(
             f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
             f"nothing.{hint} Compare with a value that some rows have and others have not"
         )
-        raise ScenarioError(msg)
 
 
 def check_reached(query: Query, ends: Floats) -> None:
@@ -61,12 +59,11 @@ def check_reached(query: Query, ends: Floats) -> None:
     beside = (ends[0] <= ends[1]) & ((ends[1] < query.range.low) | (ends[0] > query.range.high))
     for place in np.flatnonzero(beside):
         words = range_words(query.range)[place]
-        msg = (
+        raise ScenarioError(
             f"range of {quoted(query.names[place])} is {words}, and every value of it under every "
             "secret lies outside: a release would show an end of the range, not the data. Give a "
             "range that holds the values, or leave it out"
         )
-        raise ScenarioError(msg)
 
 
 def check_possible(query: Query, ends: Floats) -> None:
@@ -77,12 +74,11 @@ def check_possible(query: Query, ends: Floats) -> None:
     """
     for name, coordinate, low, high in zip(query.names, query.coordinates, *ends, strict=True):
         if low < coordinate.low - _SLACK or high > coordinate.high + _SLACK:
-            msg = (
+            raise ScenarioError(
                 f"{quoted(name)} lies between {coordinate.low:g} and {coordinate.high:g}, and a "
                 "declared world gives it another value. Declare the worlds in the unit of the "
                 "statistic: a rate is a share from 0 to 1, neither a percentage nor a count"
             )
-            raise ScenarioError(msg)
 
 
 def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:

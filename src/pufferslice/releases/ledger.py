@@ -97,10 +97,9 @@ class Ledger:
     def check_there(self) -> None:
         """Raise unless there is a ledger: a wrong name must not look like one without releases."""
         if not self._storage.is_there():
-            msg = (
+            raise LedgerError(
                 f"there is no ledger at {self.name!r}; the first release makes one. Check the name"
             )
-            raise LedgerError(msg)
 
     def entries(self) -> list[Entry]:
         """All releases, oldest first; none if there is no ledger yet."""
@@ -111,8 +110,9 @@ class Ledger:
         )
         entries = [Entry(*row) for row in rows]
         if not all(is_a(e.certificate, str) and e.state in _STATES for e in entries):
-            msg = f"ledger {self.name!r} is damaged: an entry has no state; restore a copy"
-            raise LedgerError(msg)
+            raise LedgerError(
+                f"ledger {self.name!r} is damaged: an entry has no state; restore a copy"
+            )
         return entries
 
     def releases(self) -> list[str]:
@@ -171,11 +171,10 @@ class Ledger:
 
         changed = self._storage.change(work, so_far)
         if changed != 1:
-            msg = (
+            raise LedgerError(
                 f"ledger {self.name!r} does not have {certificate[:12]} in state {old!r}; "
                 "another process has advanced this release, so nothing was changed"
             )
-            raise LedgerError(msg)
 
     def _check_scenario(self, connection: Connection, scenario: str) -> None:
         self._check_open(connection)
@@ -185,22 +184,21 @@ class Ledger:
                 "INSERT INTO ledger (version, scenario) VALUES (?, ?)", (VERSION, scenario)
             )
         elif known[0] != VERSION:
-            msg = (
+            raise LedgerError(
                 f"ledger {self.name!r} has version {known[0]!r}, this program reads "
                 f"{VERSION}. Use the program that made it"
             )
-            raise LedgerError(msg)
         elif known[1] != scenario:
-            msg = (
+            raise LedgerError(
                 f"ledger {self.name!r} is of another scenario: it protects another secret. "
                 "Use one ledger per secret"
             )
-            raise LedgerError(msg)
 
     def _check_open(self, connection: Connection) -> None:
         if target := connection.execute("SELECT target FROM moved").fetchone():
-            msg = f"ledger {self.name!r} was copied to {target[0]!r} and closed; use that one"
-            raise LedgerError(msg)
+            raise LedgerError(
+                f"ledger {self.name!r} was copied to {target[0]!r} and closed; use that one"
+            )
 
     def _check_entries(
         self,
@@ -214,39 +212,37 @@ class Ledger:
         ).fetchall()
         states = {row[0]: row[1] for row in rows}
         if certificate in states:
-            msg = (
+            raise AlreadyReleasedError(
                 f"certificate {certificate[:12]} covers one release and has had it: "
                 f"{_STATES[states[certificate]]}, or calibrate all that you want to know as one "
                 "concatenated query"
             )
-            raise AlreadyReleasedError(msg)
         added = set()
         if budget is not None:
             composition, spent, total = budget
             added = {row[0] for row in rows if row[2] == composition}
             costs = [cost for row in rows if row[0] in added for cost in row[3:]]
             if not all(isinstance(cost, float) and cost >= 0 for cost in costs):
-                msg = f"ledger {self.name!r} is damaged: an entry has no cost; restore a copy"
-                raise LedgerError(msg)
+                raise LedgerError(
+                    f"ledger {self.name!r} is damaged: an entry has no cost; restore a copy"
+                )
             together = added_up([spent, *(row[3] for row in rows if row[0] in added)])
             totals = {total, *(row[4] for row in rows if row[0] in added)}
             if len(totals) > 1 or not together <= total:
-                msg = (
+                raise AlreadyReleasedError(
                     f"ledger {self.name!r} holds releases with a total of {min(totals):g}; "
                     f"with this one they would cost {together:g}. A total is fixed before the "
                     "first release and never raised: claim less, or stop here"
                 )
-                raise AlreadyReleasedError(msg)
         unnamed = sorted(set(states) - set(covered) - added)
         if unnamed:
             named = ", ".join(digest[:12] for digest in unnamed)
-            msg = (
+            raise AlreadyReleasedError(
                 f"ledger {self.name!r} holds releases that the certificate does not mention: "
                 f"{named}. Releases of one scenario do not add up. Calibrate all of it as one "
                 "concatenated query, or certify again with earlier_releases=ledger.releases(), and "
                 "the certificate will state that they are not covered jointly"
             )
-            raise AlreadyReleasedError(msg)
 
     def trail(self) -> list[Event]:
         """Who recorded what and when, oldest first; a file keeps no trail."""
@@ -275,8 +271,9 @@ class Ledger:
         def close(connection: Connection) -> tuple[Any, list[Any]]:
             moved = connection.execute("SELECT target FROM moved").fetchone()
             if moved is not None and moved[0] != target.name:
-                msg = f"ledger {self.name!r} was copied to {moved[0]!r} before; use that one"
-                raise LedgerError(msg)
+                raise LedgerError(
+                    f"ledger {self.name!r} was copied to {moved[0]!r} before; use that one"
+                )
             if moved is None:
                 connection.execute("INSERT INTO moved (target) VALUES (?)", (target.name,))
                 # a program that does not know this table refuses the version
@@ -290,11 +287,9 @@ class Ledger:
 
         self.check_there()
         if target.name == self.name:
-            msg = "a ledger cannot be copied to itself"
-            raise LedgerError(msg)
+            raise LedgerError("a ledger cannot be copied to itself")
         if target.entries():
-            msg = f"ledger {target.name!r} has entries; copy to a new one"
-            raise LedgerError(msg)
+            raise LedgerError(f"ledger {target.name!r} has entries; copy to a new one")
         head, rows = self._storage.change(close)
 
         def fill(connection: Connection) -> None:

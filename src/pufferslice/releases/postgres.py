@@ -23,8 +23,9 @@ try:
     import psycopg
     from psycopg import errors, sql
 except ImportError as error:
-    msg = "a ledger in a database needs psycopg: pip install 'pufferslice[team]'"
-    raise MissingExtraError(msg) from error
+    raise MissingExtraError(
+        "a ledger in a database needs psycopg: pip install 'pufferslice[team]'"
+    ) from error
 
 _Result = TypeVar("_Result")
 
@@ -136,15 +137,15 @@ class Database:
         try:
             parts = urlsplit(address)
         except ValueError:
-            msg = "the address of a ledger must be postgresql://user@host:port/database#name"
-            raise ArgumentError(msg) from None
+            raise ArgumentError(
+                "the address of a ledger must be postgresql://user@host:port/database#name"
+            ) from None
         chosen = parts.fragment or _DEFAULT_NAME
         if not _NAME.fullmatch(chosen):
-            msg = (
+            raise ArgumentError(
                 "the name of a ledger, after # in its address, must be lower-case letters, digits "
                 "and _, at most 40, beginning with a letter"
             )
-            raise ArgumentError(msg)
         self._address = urlunsplit(parts._replace(fragment=""))
         self._schema = sql.Identifier(_PREFIX + chosen)
         host = parts.netloc.rpartition("@")[2]
@@ -176,8 +177,7 @@ class Database:
                 except _TRY_AGAIN:
                     continue
                 return result
-            msg = f"ledger {self.name!r} is too busy; {so_far}. Try again"
-            raise LedgerError(msg)
+            raise LedgerError(f"ledger {self.name!r} is too busy; {so_far}. Try again")
 
     def migrate(self, *, writers: Sequence[str] = (), readers: Sequence[str] = ()) -> int:
         """Make the ledger or bring it up to date, grant rights, and return its version.
@@ -272,7 +272,7 @@ class Database:
     def _enter(self, connection: "psycopg.Connection[Any]", *, checked: bool = True) -> None:
         version = self._version(connection) if checked else len(_MIGRATIONS)
         if version != len(_MIGRATIONS):
-            msg = (
+            raise LedgerError(
                 f"ledger {self.name!r} has schema version {version}, this program uses "
                 f"{len(_MIGRATIONS)}. "
                 + (
@@ -281,7 +281,6 @@ class Database:
                     else "Use the newer program"
                 )
             )
-            raise LedgerError(msg)
         connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(self._schema))
 
     @contextlib.contextmanager
@@ -305,8 +304,7 @@ class Database:
         except psycopg.Error as error:
             # its own text may show an address with everything in it
             reason = error.diag.message_primary or type(error).__name__
-            msg = f"ledger {self.name!r} cannot be used: {reason}; {so_far}"
-            raise LedgerError(msg) from error
+            raise LedgerError(f"ledger {self.name!r} cannot be used: {reason}; {so_far}") from error
         finally:
             if watch is not None:
                 watch.cancel()

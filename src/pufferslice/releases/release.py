@@ -88,15 +88,17 @@ class Release:
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
         if len(lengths) != 1 or not np.isfinite(self.values).all() or not self.names:
-            msg = "a release must have names, and a finite value, noise and grid value for each"
-            raise ReleaseError(msg)
+            raise ReleaseError(
+                "a release must have names, and a finite value, noise and grid value for each"
+            )
         ends = self.moved_into
         if ends is not None and (
             ends.shape != (len(self.names), 2)
             or not ((ends[:, 0] <= self.values) & (self.values <= ends[:, 1])).all()
         ):
-            msg = "values that were moved into a range must have two ends each, and lie between"
-            raise ReleaseError(msg)
+            raise ReleaseError(
+                "values that were moved into a range must have two ends each, and lie between"
+            )
 
     @property
     def intervals(self) -> Floats:
@@ -178,17 +180,15 @@ class Release:
         from pufferslice.certificate.schema import check_release  # noqa: PLC0415 - pydantic
 
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            msg = (
+            raise ReleaseError(
                 f"this is not a release: its 'format' is not {FORMAT!r}. Give the file that "
                 "release wrote"
             )
-            raise ReleaseError(msg)
         if (version := document.get("version")) != VERSION:
-            msg = (
+            raise ReleaseError(
                 f"the release has version {version!r}, this program reads {VERSION}. Read it with "
                 "the program that made it"
             )
-            raise ReleaseError(msg)
         fields = check_release(document)
         rows = fields["values"]
         ends = None
@@ -221,10 +221,9 @@ class Release:
         try:
             document = parsed_json(read_bytes(path, "document"))
         except ValueError as error:
-            msg = (
+            raise ReleaseError(
                 f"{str(path)!r} is not a release: it is not JSON. Give the file that release wrote"
-            )
-            raise ReleaseError(msg) from error
+            ) from error
         return cls.from_json(document)
 
     def _repr_html_(self) -> str:
@@ -287,8 +286,7 @@ def release(
     along slices do not survive it, and it is refused.
     """
     if not is_a(certificate, Certificate):
-        msg = f"certificate must be a Certificate, got {type(certificate).__name__}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"certificate must be a Certificate, got {type(certificate).__name__}")
     ends = _public_ends(scenario.query, certificate) if into_range else None
     _check_certificate(scenario, certificate, noise, progress)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
@@ -323,25 +321,22 @@ def release_again(
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     entry = book.entry(certificate.digest)
     if entry is None or entry.release is None:
-        msg = (
+        raise ReleaseError(
             f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
         )
-        raise ReleaseError(msg)
     try:
         released = Release.from_json(parsed_json(entry.release))
     except (ReleaseError, ValueError) as error:
-        msg = (
+        raise LedgerError(
             f"the release that ledger {book.name!r} keeps is damaged "
             f"({type(error).__name__}); restore a copy of the ledger"
-        )
-        raise LedgerError(msg) from error
+        ) from error
     if released.certificate != certificate.digest:
-        msg = (
+        raise LedgerError(
             f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
             f"under {certificate.digest[:12]}; restore a copy"
         )
-        raise LedgerError(msg)
     _write(out, released, book)
     entry = book.entry(certificate.digest)
     if entry is None or entry.state != "published":
@@ -371,26 +366,23 @@ def quantised(
 def _public_ends(query: Query, certificate: Certificate) -> Floats:
     """Least and greatest value of each coordinate, whatever the rows; shape (dim, 2)."""
     if certificate.workflow == "release" and certificate.guarantee.is_sliced:
-        msg = (
+        raise ReleaseError(
             f"into_range is not covered by {certificate.guarantee}: a claim along slices does not "
             "survive a change of the output. Leave it out, or claim the whole output"
         )
-        raise ReleaseError(msg)
     if isinstance(query.range, Ball):
-        msg = (
+        raise ReleaseError(
             "into_range needs ends for each coordinate, and this query has a ball; leave it out, "
             "or declare a Box"
         )
-        raise ReleaseError(msg)
     ends = np.array([(coordinate.low, coordinate.high) for coordinate in query.coordinates])
     if query.range is not None:
         ends = np.clip(ends, query.range.low[:, None], query.range.high[:, None])
     if not np.isfinite(ends).any():
-        msg = (
+        raise ReleaseError(
             "into_range has nothing to do: no statistic of this query has a public range. Leave it "
             "out, or declare a range with query.with_range(...)"
         )
-        raise ReleaseError(msg)
     return ends
 
 
@@ -399,31 +391,29 @@ def _check_certificate(
 ) -> None:
     """Raise unless the claim holds for the scenario's own distributions, with this noise."""
     if certificate.workflow != "release":
-        msg = "this certificate is of a training run; a release needs one from certify_release"
-        raise ReleaseError(msg)
+        raise ReleaseError(
+            "this certificate is of a training run; a release needs one from certify_release"
+        )
     stated = certificate.statement["noise"]["generator"]
     pretends = noise.name == OperatingSystemNoise.name and type(noise) is not OperatingSystemNoise
     if noise.name != stated or pretends:
-        msg = (
+        raise ReleaseError(
             f"the certificate states the generator {stated!r}, but noise is {noise.name!r}. "
             "A seeded test generator must be named both when certifying and when releasing, and "
             "stamps both as insecure"
         )
-        raise ReleaseError(msg)
     required_evidence(certificate)
     if 0 < certificate.noise_std < row_noise(scenario, certificate.shape):
-        msg = (
+        raise ReleaseError(
             "the certificate's noise does not hide one row, which the normal approximation of the "
             "scenario's priors needs; certify the scenario again"
         )
-        raise ReleaseError(msg)
     verification = verify(certificate, scenario=scenario, progress=progress)
     if not verification.holds:
-        msg = (
+        raise ReleaseError(
             f"the certificate does not hold for this scenario: {verification.problems[0]}. Certify "
             "this scenario, or use the one that was certified"
         )
-        raise ReleaseError(msg)
 
 
 def _noisy(
@@ -470,8 +460,7 @@ def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None
     try:
         write_new(out, pretty_json(released.to_json()))
     except StorageError as error:
-        msg = (
+        raise StorageError(
             f"{error.strerror or error}. The release is recorded in the ledger "
             f"{book.name!r}; {AGAIN}"
-        )
-        raise StorageError(msg) from error
+        ) from error

@@ -113,8 +113,7 @@ class SqliteFile:
             yield connection
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             reason = database_problem(self.path, error)
-            msg = f"ledger {self.name!r} cannot be used: {reason}; {so_far}"
-            raise LedgerError(msg) from error
+            raise LedgerError(f"ledger {self.name!r} cannot be used: {reason}; {so_far}") from error
         finally:
             if connection is not None:
                 connection.close()

@@ -114,11 +114,10 @@ def _check_counted(scenario: Scenario, value: Floats) -> None:
         if distribution.grid is not None
     ]
     if not all(grid.holds(value) for grid in grids):
-        msg = (
+        raise ReleaseError(
             "the rows do not fit the scenario: the query lies outside the range in which the data "
             "were counted. Release rows of the data, or clip the query with query.with_range(...)"
         )
-        raise ReleaseError(msg)
 
 
 def _columns_of(scenario: Scenario) -> list[str]:
@@ -130,8 +129,9 @@ def _columns_of(scenario: Scenario) -> list[str]:
 def _complete(scenario: Scenario, frame: Frame) -> Frame:
     complete, _ = without_missing(frame, _columns_of(scenario), scenario.query.missing)
     if scenario.distribution == "records" and len(complete) != 1:
-        msg = f"distribution 'records' releases exactly one row, got {len(complete)}; choose one"
-        raise ReleaseError(msg)
+        raise ReleaseError(
+            f"distribution 'records' releases exactly one row, got {len(complete)}; choose one"
+        )
     return complete
 
 
@@ -147,12 +147,11 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
 def _check_size(scenario: Scenario, *n_rows: int) -> None:
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
     if sizes and not sizes & {*n_rows}:
-        msg = (
+        raise ReleaseError(
             "the worlds have tables of other sizes than the rows that were given; release a table "
             "with as many rows as one of them has: for a Markov chain one row for each time, after "
             "a history of cases one row"
         )
-        raise ReleaseError(msg)
 
 
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
@@ -162,24 +161,23 @@ def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
         return None
     labels = sorted(set(scenario.rule.labels(frame).tolist()))
     if len(labels) != 1:
-        msg = (
+        raise ReleaseError(
             f"distribution {scenario.distribution!r} releases the rows of one group, got rows of "
             f"{len(labels)} groups; keep the rows of one of them"
         )
-        raise ReleaseError(msg)
     secret = str(labels[0])
     if secret not in scenario.secrets:
         known = listed(scenario.secrets)
-        msg = f"the rows have a secret that the scenario does not know; it knows {known}"
-        raise ReleaseError(msg)
+        raise ReleaseError(
+            f"the rows have a secret that the scenario does not know; it knows {known}"
+        )
     group_sizes = {prior.n_rows.get(secret) for prior in scenario.priors}
     if scenario.distribution == "bootstrap" and len(frame) not in group_sizes:
-        msg = (
+        raise ReleaseError(
             f"distribution 'bootstrap' resampled this group at its own size, but {len(frame)} "
             "rows were given; release the whole group that the prior was made from, or one of its "
             "size"
         )
-        raise ReleaseError(msg)
     return secret
 
 
@@ -207,12 +205,11 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
     apart[:, sizes == 0] = np.where(value[sizes == 0] == 0, 0.0, np.inf)
     nearest = int(apart.max(axis=1).argmin())
     if apart[nearest].max() > _ATOM_TOLERANCE:
-        msg = (
+        raise ReleaseError(
             f"the rows do not fit distribution {scenario.distribution!r}: under the declared "
             "priors the query cannot have the value it has on them. Release rows of the table "
             "that the scenario was made from, or make the scenario from the table you release"
         )
-        raise ReleaseError(msg)
     return np.array(atoms[nearest])
 
 
@@ -220,9 +217,8 @@ def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
     """Without noise only a value that the distributions themselves have may be published."""
     atoms = _atoms(scenario, None)
     if not atoms or not (np.vstack(atoms) == np.array(value)).all(axis=1).any():
-        msg = (
+        raise ReleaseError(
             "the distributions are equal, so the certificate adds no noise, but the rows have a "
             "value that these distributions do not have: it could reveal anything. Declare "
             "distributions that the data can have"
         )
-        raise ReleaseError(msg)

@@ -314,17 +314,15 @@ def _clear(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         ours = mark.exists() and read_bytes(mark, "settings").startswith(_MARK.encode())
         if not ours and any(folder.iterdir()):
-            msg = (
+            raise ArgumentError(
                 f"out must be a new or empty folder, or that of an earlier demonstration; "
                 f"{str(folder)!r} holds other files. Name another folder"
             )
-            raise ArgumentError(msg)
         for name in (*FILES, *(f"demo.ledger{suffix}" for suffix in _LEDGER_REMAINS)):
             if name != mark.name:
                 (folder / name).unlink(missing_ok=True)
     except OSError as error:
-        msg = f"cannot use the folder {str(folder)!r}: {error}"
-        raise StorageError(msg) from error
+        raise StorageError(f"cannot use the folder {str(folder)!r}: {error}") from error
     readme = (
         f"{_MARK} on the public Adult table. The next run replaces these files and\n"
         "starts a new ledger. A real ledger is kept: it is what stops a second release.\n"

@@ -78,11 +78,10 @@ def read_file(path: str | os.PathLike[str]) -> Supplied:
     """What a file holds; a file of no known kind is refused by name."""
     where = Path(path)
     if where.name.endswith(EVIDENCE_SUFFIX):
-        msg = (
+        raise ArgumentError(
             f"{str(path)!r} is evidence; give the certificate, and the evidence beside it is found "
             "by itself"
         )
-        raise ArgumentError(msg)
     content = read_bytes(where, "log" if where.suffix == ".jsonl" else "document")
     document = _json(content)
     if document is None:
@@ -101,10 +100,10 @@ def read_file(path: str | os.PathLike[str]) -> Supplied:
                 return Supplied(path=where, content=read(document), names=names)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 why = str(error) if isinstance(error, ArgumentError) else type(error).__name__
-                msg = f"{str(path)!r} cannot be read: {why}. Write it again"
-                raise ArgumentError(msg) from None
-    msg = f"{str(path)!r} is no file of a known kind; a report takes {KINDS}"
-    raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"{str(path)!r} cannot be read: {why}. Write it again"
+                ) from None
+    raise ArgumentError(f"{str(path)!r} is no file of a known kind; a report takes {KINDS}")
 
 
 def _json(content: bytes) -> Mapping[str, Any] | None:
@@ -163,8 +162,9 @@ def _structured(kind: Any, value: Any) -> Any:  # any type, any JSON value
         return float(value)
     if (origin is Literal and value in inside) or type(value) is kind:
         return value
-    msg = f"a value is {type(value).__name__}, and {getattr(kind, '__name__', kind)} was expected"
-    raise ArgumentError(msg)
+    raise ArgumentError(
+        f"a value is {type(value).__name__}, and {getattr(kind, '__name__', kind)} was expected"
+    )
 
 
 def _audit(document: Mapping[str, Any]) -> AnyAudit:
@@ -172,11 +172,10 @@ def _audit(document: Mapping[str, Any]) -> AnyAudit:
     from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
 
     if "verdicts" not in document and not isinstance(document.get("certificate"), str):
-        msg = (
+        raise ArgumentError(
             "it does not say which certificate it is about; make it with "
             'to_json() | {"certificate": certificate.digest}'
         )
-        raise ArgumentError(msg)
     fields = check_audit(document)
     kind: type[AnyAudit] = Audit if "verdicts" in fields else Verdict
     audit: AnyAudit = _structured(MembershipAudit if "roc_auc" in fields else kind, fields)
@@ -192,15 +191,13 @@ def _comparison(document: Mapping[str, Any]) -> Curves:
         ),
     )
     if any(len(values) != len(curves.epsilons) for values in curves.noise_stds.values()):
-        msg = "a curve has one number for each of the epsilons"
-        raise ArgumentError(msg)
+        raise ArgumentError("a curve has one number for each of the epsilons")
     return curves
 
 
 def _one_row(document: Mapping[str, Any]) -> TrainingLog:
     if not _is_public_row(document):
-        msg = "a row of a log has numbers"
-        raise ArgumentError(msg)
+        raise ArgumentError("a row of a log has numbers")
     return TrainingLog(internal=document.get("internal") is True, rows=(document,))
 
 
@@ -256,11 +253,10 @@ def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs
         elif isinstance(file.content, TrainingLog) and file.content.internal:
             what = "an internal log"
         if what is not None:
-            msg = (
+            raise ArgumentError(
                 f"{str(file.path)!r} is {what}, which is not for the public; leave it out, or make "
                 "the internal edition"
             )
-            raise ArgumentError(msg)
     bare = [
         attrs.evolve(
             held, certificate=attrs.evolve(held.certificate, evidence=None), verification=None
@@ -278,23 +274,22 @@ def _verified(files: Sequence[Supplied]) -> list[ReportInputs]:
             continue
         if certificate.digest in inputs:
             other = str(inputs[certificate.digest].path)
-            msg = f"{str(path)!r} and {other!r} are the same certificate; give it once"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"{str(path)!r} and {other!r} are the same certificate; give it once"
+            )
         verification = None
         if certificate.workflow == "training" or certificate.evidence is not None:
             verification = verify(certificate)
             if not verification.holds:
-                msg = (
+                raise CertificateError(
                     f"{str(path)!r} does not verify: {verification.problems[0]}. Nothing is "
                     "reported about a claim that does not hold; certify again"
                 )
-                raise CertificateError(msg)
         inputs[certificate.digest] = ReportInputs(
             path=path, certificate=certificate, verification=verification
         )
     if not inputs:
-        msg = "a report needs at least one certificate: everything else is about one"
-        raise ArgumentError(msg)
+        raise ArgumentError("a report needs at least one certificate: everything else is about one")
     return list(inputs.values())
 
 
@@ -317,12 +312,11 @@ def _matched(
             homes = [i for i, digest in enumerate(digests) if digest == file.names]
             wanted = f"certificate {str(file.names)[:16]}, which it names"
         if len(homes) != 1:
-            msg = (
+            raise ArgumentError(
                 f"{str(file.path)!r} belongs to {'more than one' if homes else 'none'} of the "
                 f"certificates in this report (looked for: {wanted}). Give its own certificate "
                 "with it"
             )
-            raise ArgumentError(msg)
         inputs[homes[0]] = _with(inputs[homes[0]], content, file.path)
     return tuple(inputs)
 
@@ -379,17 +373,15 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
         field = "releases"
         _check_release(certificate, content, path)
         if held.releases:
-            msg = (
+            raise ArgumentError(
                 f"{str(path)!r} is a second release of one certificate, which covers one; "
                 "leave one of the two out"
             )
-            raise ArgumentError(msg)
     elif isinstance(content, Audit) != (certificate.workflow == "release"):
-        msg = (
+        raise ArgumentError(
             f"{str(path)!r} is an audit of the other kind of certificate than it names; "
             "write it with the certificate that was audited"
         )
-        raise ArgumentError(msg)
     added: dict[str, Any] = {field: (*getattr(held, field), content)}
     return attrs.evolve(held, **added)
 
@@ -416,8 +408,7 @@ def _check_release(certificate: Certificate, released: Release, path: Path) -> N
     if not fits or not np.allclose(
         released.noise_stds, statement["noise"]["std_by_coordinate"], rtol=_SAME, atol=0
     ):
-        msg = (
+        raise ArgumentError(
             f"{str(path)!r} names a certificate whose claim, range or noise it does not have; it "
             "was changed. Get the original, or write it again with release --again"
         )
-        raise ArgumentError(msg)

@@ -41,8 +41,9 @@ try:
     import jinja2
     import markupsafe
 except ModuleNotFoundError as error:
-    msg = "reports need jinja2; install it with: pip install 'pufferslice[report]'"
-    raise MissingExtraError(msg) from error
+    raise MissingExtraError(
+        "reports need jinja2; install it with: pip install 'pufferslice[report]'"
+    ) from error
 
 _FOLDER: Final = Path(__file__).parent / "templates"
 _MOST_ON_A_LABEL: Final = 12
@@ -85,8 +86,7 @@ def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
     """A privacy label: one card for the public about one certificate, from its statement alone."""
     inputs = public_inputs(paths)
     if len(paths) != 1:
-        msg = "a label is about one certificate; give that file alone"
-        raise ArgumentError(msg)
+        raise ArgumentError("a label is about one certificate; give that file alone")
     certificate = inputs[0].certificate
     style = (_FOLDER / "label.css").read_text("utf-8")
     variation = stated_variation(certificate)

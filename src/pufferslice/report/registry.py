@@ -60,8 +60,7 @@ class DeploymentFacts:
     def __attrs_post_init__(self) -> None:
         for field in ("name", "curator", "intended_use", "region", "author"):
             if not str(getattr(self, field)).strip():
-                msg = f"{field} must be a non-empty string: the registry requires it"
-                raise ArgumentError(msg)
+                raise ArgumentError(f"{field} must be a non-empty string: the registry requires it")
         check_one_of(CURATOR_TYPES, curator_type=self.curator_type)
         if self.sector is not None:
             check_one_of(SECTORS, sector=self.sector)
@@ -70,11 +69,13 @@ class DeploymentFacts:
         except ValueError:
             is_date = False
         if not is_date:
-            msg = f"published must be a date as YYYY-MM-DD, got {given(self.published)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"published must be a date as YYYY-MM-DD, got {given(self.published)}"
+            )
         if not _slug(self.name):
-            msg = "name must have a letter or digit of ASCII: the registry makes an address of it"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "name must have a letter or digit of ASCII: the registry makes an address of it"
+            )
 
     @property
     def slug(self) -> str:
@@ -87,11 +88,10 @@ def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[st
     """The record as the registry's schema has it; nothing but the public statement is read."""
     statement = certificate.statement
     if certificate.workflow == "release" and not certificate.is_secure:
-        msg = (
+        raise ArgumentError(
             "the certificate states seeded test noise, which protects nothing and must never be "
             "published; certify with the noise of the operating system"
         )
-        raise ArgumentError(msg)
     protected, noise, last = map(_plain, first_lines(statement).splitlines())
     training = certificate.workflow == "training"
     relation = _WORLDS if training else _PRIORS

@@ -24,8 +24,7 @@ def sweep_svg(sweep: Sweep) -> str:
     """
     rows = [(row, float(row.noise_stds[0])) for row in sweep.rows if row.noise_stds is not None]
     if not rows:
-        msg = "nothing to plot: no noise reaches any of these bounds"
-        raise CalibrationError(msg)
+        raise CalibrationError("nothing to plot: no noise reaches any of these bounds")
     own, unit = min(rows, key=lambda each: abs(each[0].claim.bound - sweep.claim.bound))
     is_guess = isinstance(sweep.claim, GuessGuarantee)
     xs = tuple(row.claim.bound for row, _ in rows)

@@ -85,8 +85,9 @@ class _Rows:
     def __attrs_post_init__(self) -> None:
         if self.outputs.ndim != 2 or self.outputs.size == 0:
             shape = self.outputs.shape
-            msg = f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
+            )
         check_finite(outputs=self.outputs)
 
     @property
@@ -119,18 +120,16 @@ class FiniteDistribution(_Rows):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
-            msg = (
+            raise ArgumentError(
                 "counts must be integers of at least 1, one for each row of outputs; got "
                 f"shape {self.counts.shape} for {len(self.outputs)} rows"
             )
-            raise ArgumentError(msg)
         # In floats, because a sum of integers could wrap around.
         if float(self.counts.astype(np.float64).sum()) > LARGEST_TOTAL:
-            msg = (
+            raise ArgumentError(
                 f"the counts must sum to at most 2^31 = {LARGEST_TOTAL}; divide them by a common "
                 "factor, or use fewer rows"
             )
-            raise ArgumentError(msg)
 
     @classmethod
     def uniform(cls, outputs: Floats) -> "FiniteDistribution":
@@ -244,20 +243,21 @@ class GaussianDistribution:
         dim = self.mean.size
         if self.mean.shape != (dim,) or dim == 0 or self.cov.shape != (dim, dim):
             shapes = f"{self.mean.shape}, {self.cov.shape}"
-            msg = f"mean and cov must have shapes (dim,) and (dim, dim); got {shapes}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"mean and cov must have shapes (dim,) and (dim, dim); got {shapes}"
+            )
         check_finite(mean=self.mean, cov=self.cov)
         size = float(np.abs(self.cov).max())
         if np.abs(self.cov - self.cov.T).max() > _SYMMETRY_TOLERANCE * size:
-            msg = "cov must be symmetric; use (cov + cov.T) / 2"
-            raise ArgumentError(msg)
+            raise ArgumentError("cov must be symmetric; use (cov + cov.T) / 2")
         if not np.array_equal(self.cov, self.cov.T):
             # What reads one triangle and what reads both must see the same distribution.
             object.__setattr__(self, "cov", locked(self.cov / 2 + self.cov.T / 2))
         smallest = float(np.linalg.eigvalsh(self.cov)[0])
         if smallest < -_SYMMETRY_TOLERANCE * size:
-            msg = f"cov must be positive semi-definite; its smallest eigenvalue is {smallest!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"cov must be positive semi-definite; its smallest eigenvalue is {smallest!r}"
+            )
 
     @property
     def dim(self) -> int:
@@ -269,8 +269,9 @@ class GaussianDistribution:
         """The Gaussian with the mean and covariance of draws, shape (n_draws, dim)."""
         rows = np.atleast_2d(locked(draws))
         if rows.ndim != 2 or len(rows) < 2:
-            msg = f"draws must have shape (n_draws, dim), n_draws at least 2; got {rows.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"draws must have shape (n_draws, dim), n_draws at least 2; got {rows.shape}"
+            )
         check_finite(draws=rows)
         centred = rows - rows.mean(axis=0)
         return cls(mean=rows.mean(axis=0), cov=centred.T @ centred / (len(rows) - 1))
@@ -297,11 +298,10 @@ class GaussianDistribution:
         """
         known = list(dict.fromkeys(int(place) for place in on))
         if not known or len(known) != len(at) or not set(known) < set(range(self.dim)):
-            msg = (
+            raise ArgumentError(
                 f"on must name some, not all, of the {self.dim} coordinates, each once, and at "
                 "give a value for each"
             )
-            raise ArgumentError(msg)
         free = [place for place in range(self.dim) if place not in known]
         # Eliminated exactly: rounding could add to a spread that is the difference of large ones.
         cov = [[Fraction(x) for x in row] for row in self.cov.tolist()]
@@ -309,8 +309,9 @@ class GaussianDistribution:
         for place, value in zip(known, at, strict=True):
             pivot = cov[place][place]
             if not pivot:
-                msg = "the coordinates of on have no density together; leave out those that follow"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    "the coordinates of on have no density together; leave out those that follow"
+                )
             gains = [row[place] / pivot for row in cov]
             step = Fraction(float(value)) - mean[place]
             mean = [m + gain * step for m, gain in zip(mean, gains, strict=True)]
@@ -338,14 +339,14 @@ class GaussianDistribution:
         To draw from, not to certify: certificates are computed from the declared Gaussian.
         """
         if self.dim != query.dim:
-            msg = f"a Gaussian must have the query's {query.dim} coordinates, got {self.dim}"
-            raise ScenarioError(msg)
+            raise ScenarioError(
+                f"a Gaussian must have the query's {query.dim} coordinates, got {self.dim}"
+            )
         if query.range is not None:
-            msg = (
+            raise ScenarioError(
                 "a query clipped to a range does not have a Gaussian distribution; leave the range "
                 "out, or give the distributions as samples"
             )
-            raise ScenarioError(msg)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             units = np.outer(query.scales, query.scales)
             mean, cov = self.mean / query.scales, self.cov / units
@@ -353,11 +354,10 @@ class GaussianDistribution:
             units.min() > _LEAST_UNIT
             and all(np.isfinite(array).all() for array in (units, mean, cov))
         ):
-            msg = (
+            raise ScenarioError(
                 "scales are too far from 1: the scaled Gaussian distribution overflows; use other "
                 "units"
             )
-            raise ScenarioError(msg)
         return GaussianDistribution(mean=mean, cov=cov)
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
@@ -397,15 +397,15 @@ class GaussianMixture:
     def __attrs_post_init__(self) -> None:
         others = [c for c in self.components if not is_a(c, GaussianDistribution)]
         if others or len({component.dim for component in self.components}) != 1:
-            msg = "components must be GaussianDistribution, at least one, all of one dimension"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "components must be GaussianDistribution, at least one, all of one dimension"
+            )
         fits = self.counts.shape == (len(self.components),) and self.counts.min() >= 1
         if not fits or int(self.counts.sum()) != WEIGHT_QUANTA:
-            msg = (
+            raise ArgumentError(
                 "counts must be an integer of at least 1 for each component and sum to 2^30; use "
                 "GaussianMixture.weighted(...)"
             )
-            raise ArgumentError(msg)
 
     @classmethod
     def weighted(
@@ -503,11 +503,10 @@ def _held_weights(weights: Any, length: int) -> Integers:  # whatever numpy can 
     short = WEIGHT_QUANTA - int(counts.sum())
     counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
     if counts.min() < 1:
-        msg = (
+        raise ArgumentError(
             f"weights must be at least 1/{WEIGHT_QUANTA}; the smallest is "
             f"{float(weights.min())!r}. Drop what carries no weight"
         )
-        raise ArgumentError(msg)
     return locked_integers(counts)
 
 

@@ -67,18 +67,17 @@ class BinGrid:
         check_one_of(("box", "ellipsoid"), shape=self.shape)
         check_count(2, n_bins=self.n_bins)
         if self.n_bins > MOST_BINS:
-            msg = f"n_bins must be at most {MOST_BINS}, got {self.n_bins}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"n_bins must be at most {MOST_BINS}, got {self.n_bins}")
         if self.center.shape != (self.dim,) or self.extents.shape != (self.dim,):
-            msg = (
+            raise ArgumentError(
                 f"center and extents must have shape ({self.dim},), as the directions have; got "
                 f"{self.center.shape} and {self.extents.shape}"
             )
-            raise ArgumentError(msg)
         check_finite(center=self.center, extents=self.extents)
         if not self.extents.min() > 0:
-            msg = f"extents must be greater than 0, got {float(self.extents.min())!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"extents must be greater than 0, got {float(self.extents.min())!r}"
+            )
         with np.errstate(over="ignore"):
             stretched = self.directions * self.extents
             is_box = self.shape == "box"
@@ -206,8 +205,7 @@ class _Binned:
     def __attrs_post_init__(self) -> None:
         _check_counts(self.counts[None], self.grid)
         if not self.total:
-            msg = "a binned distribution needs at least one row, got none"
-            raise ArgumentError(msg)
+            raise ArgumentError("a binned distribution needs at least one row, got none")
 
     @property
     def dim(self) -> int:
@@ -243,11 +241,10 @@ class _Binned:
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
         """A `ScenarioError`: the rows were not kept."""
         del n_draws, rng
-        msg = (
+        raise ScenarioError(
             "streamed distributions keep counts and no values, so nothing can be drawn from them; "
             "audit with outputs that the mechanism itself made, see supplied_outputs"
         )
-        raise ScenarioError(msg)
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
         """The counts in lowest terms."""
@@ -278,11 +275,10 @@ class BinnedDistribution(_Binned):
         super().__attrs_post_init__()
         strata = self.strata
         if strata is not None and (strata.n_rows, strata.dim) != (self.total, self.dim):
-            msg = (
+            raise ArgumentError(
                 "the strata must be of the rows that were counted: their number or dimension "
                 "differs. Spill the rows again"
             )
-            raise ArgumentError(msg)
 
     def digest_parts(self) -> list[bytes]:
         """Grid, counts and the digest of the strata as bytes."""
@@ -330,21 +326,18 @@ class Histograms:
 
     def __attrs_post_init__(self) -> None:
         if list(self.secrets) != sorted(set(self.secrets)):
-            msg = (
+            raise ArgumentError(
                 "secrets must be different texts in alphabetical order; the "
                 f"{len(self.secrets)} given are not"
             )
-            raise ArgumentError(msg)
         check_count(0, n_dropped=self.n_dropped)
         if self.counts.ndim != 3 or len(self.counts) != len(self.secrets):
-            msg = f"counts must have shape (n_secrets, ...); got {self.counts.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"counts must have shape (n_secrets, ...); got {self.counts.shape}")
         if len(self.n_clipped) != len(self.secrets) or self.ends.shape != (2, self.grid.dim):
-            msg = (
+            raise ArgumentError(
                 f"n_clipped must have shape ({len(self.secrets)},) and ends (2, {self.grid.dim}); "
                 f"got {self.n_clipped.shape} and {self.ends.shape}"
             )
-            raise ArgumentError(msg)
         _check_counts(self.counts, self.grid)
 
     @property
@@ -357,8 +350,7 @@ class Histograms:
         """The distribution of the rows of one secret."""
         if secret not in self.secrets:
             known = listed_labels(self.n_rows)
-            msg = f"there is no secret {given(secret)}; the secrets are {known}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"there is no secret {given(secret)}; the secrets are {known}")
         return BinnedDistribution(grid=self.grid, counts=self.counts[self.secrets.index(secret)])
 
     def distributions(self) -> dict[str, BinnedDistribution]:
@@ -396,8 +388,9 @@ class Histograms:
             facts = parsed_json(arrays.pop("facts").tobytes())
             if facts["version"] != _VERSION:
                 version = given(facts["version"])
-                msg = f"the histograms have version {version}, not {_VERSION}; scan again"
-                raise StorageError(msg)
+                raise StorageError(
+                    f"the histograms have version {version}, not {_VERSION}; scan again"
+                )
             grid_arrays = {name: arrays.pop(name) for name in ("directions", "center", "extents")}
             arrays["counts"].setflags(write=False)
             return cls(
@@ -407,11 +400,10 @@ class Histograms:
                 **arrays,
             )
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            msg = (
+            raise StorageError(
                 "the histograms cannot be read: they are damaged or something else "
                 f"({type(error).__name__}). Scan the data again"
-            )
-            raise StorageError(msg) from None
+            ) from None
 
     def __repr__(self) -> str:
         return f"Histograms(n_secrets={len(self.secrets)}, grid={self.grid!r})"
@@ -424,15 +416,13 @@ def added(parts: Iterable[Histograms]) -> Histograms:
     """
     histograms = list(parts)
     if not histograms:
-        msg = "at least one histogram is needed, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("at least one histogram is needed, got none")
     grid = histograms[0].grid
     if any(part.grid != grid for part in histograms[1:]):
-        msg = (
+        raise ArgumentError(
             "histograms can be added only on one grid: the same directions, range and bins. Make "
             "them with one scan"
         )
-        raise ArgumentError(msg)
     secrets = sorted({secret for part in histograms for secret in part.secrets})
     where = {secret: index for index, secret in enumerate(secrets)}
     counts = np.zeros((len(secrets), grid.n_directions, grid.n_bins), dtype=np.int64)
@@ -480,12 +470,13 @@ def joined_ends(parts: Iterable[Floats]) -> Floats:
 def _check_counts(counts: Integers, grid: BinGrid) -> None:
     if counts.shape[1:] != (grid.n_directions, grid.n_bins):
         wanted = (grid.n_directions, grid.n_bins)
-        msg = f"counts must have shape {wanted} for each secret, got {counts.shape[1:]}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"counts must have shape {wanted} for each secret, got {counts.shape[1:]}"
+        )
     if counts.size and counts.min() < 0:
-        msg = f"counts must not be negative, the smallest is {counts.min()}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"counts must not be negative, the smallest is {counts.min()}")
     totals = counts.sum(axis=2)
     if (totals != totals[:, :1]).any():
-        msg = "every direction must count every row once; the sums differ between directions"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "every direction must count every row once; the sums differ between directions"
+        )

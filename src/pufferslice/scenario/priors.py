@@ -117,21 +117,20 @@ class Prior:
         check_one_of(SOURCES, source=self.source)
         kinds = {type(distribution) for distribution in self.distributions.values()}
         if len(kinds) != 1:
-            msg = (
+            raise ScenarioError(
                 f"prior {quoted(self.name)} must have distributions of one kind, all empirical, "
                 "all sampled or all Gaussian"
             )
-            raise ScenarioError(msg)
         dims = {distribution.dim for distribution in self.distributions.values()}
         if len(dims) != 1:
-            msg = (
+            raise ScenarioError(
                 f"prior {quoted(self.name)} must have distributions of one dimension, got "
                 f"{sorted(dims)}; give all of them for one query"
             )
-            raise ScenarioError(msg)
         if self.kind == "gaussian" and set(self.declared) != set(self.distributions):
-            msg = f"prior {self.name!r} must have its Gaussians as declared as well as scaled"
-            raise ScenarioError(msg)
+            raise ScenarioError(
+                f"prior {self.name!r} must have its Gaussians as declared as well as scaled"
+            )
 
     @property
     def kind(self) -> Kind:
@@ -144,11 +143,10 @@ class Prior:
         Needs: the atoms of every distribution are independent draws of it.
         """
         if self.kind != "empirical":
-            msg = (
+            raise ScenarioError(
                 f"prior {quoted(self.name)} is {self.kind}; only an empirical one holds draws. "
                 "Leave with_sampled_priors() out"
             )
-            raise ScenarioError(msg)
         origin = self.origin.removesuffix(DECLARED).rstrip("; ")
         return attrs.evolve(
             self,
@@ -210,11 +208,10 @@ def plugin_distribution(name: str, options: Mapping[str, Any]) -> PluginDistribu
     built_in = {*KINDS, *LAWS}
     plugin, distribution = built_by_plugin("distributions", name, options, built_in=built_in)
     if not isinstance(distribution, _Declared):
-        msg = (
+        raise PluginError(
             f"{plugin} must return a FiniteDistribution, SampledDistribution, "
             f"GaussianDistribution or GaussianMixture, got {type(distribution).__name__}"
         )
-        raise PluginError(msg)
     return PluginDistribution(distribution=distribution, plugin=attrs.evolve(plugin, options=None))
 
 
@@ -314,8 +311,7 @@ def complete_world(query: Query, world: World) -> World:
         tables = [*world]
         origin = f"the query on {len(world)} given tables per world, equally likely"
         if not world:
-            msg = "a world that is a list of tables needs at least one table"
-            raise ScenarioError(msg)
+            raise ScenarioError("a world that is a list of tables needs at least one table")
     columns = list(query.columns)
     parts = [without_missing(frame_of(table), columns, query.missing) for table in tables]
     return TableWorld(
@@ -342,13 +338,12 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
     """Distribution `worlds`: that of the query in one world."""
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
-        msg = (
+        raise ScenarioError(
             f"world {quoted(secret)} is a simulator without a number of draws. Take "
             "independent draws with simulator.sampled(n_draws=..., seed=...), and certify with a "
             "failure probability; or declare draws to be the prior with "
             "simulator.declared(n_draws=..., seed=...)"
         )
-        raise ScenarioError(msg)
     if isinstance(world, _Declared):
         atoms = world.atoms()
         is_mixture = isinstance(world, GaussianMixture)
@@ -389,39 +384,37 @@ def check_group_sizes(sizes: Sequence[int]) -> None:
     """Every group has at least two rows; labels of smaller ones are not shown."""
     n_small = sum(size < _FEWEST_ROWS for size in sizes)
     if n_small:
-        msg = (
+        raise ScenarioError(
             f"every group needs at least {_FEWEST_ROWS} rows; {n_small:,} of the {len(sizes):,} "
             "values of the secret have one, which would be that record itself. If the secret is a "
             "number, take its quantile bins: secret=Bins(column=..., quantiles=4), in a file "
             "[secret] bins = { column = ..., quantiles = 4 }, --quantiles 4 on the command line. "
             "Otherwise leave these rows out, or merge each group with another"
         )
-        raise ScenarioError(msg)
 
 
 def check_level(query: Query, level: str, distribution: str) -> None:
     """Distributions of rows take queries of a row, the other distributions queries of a table."""
     if query.level != level:
         other = "summary(...) or table_function(...)" if level == "table" else "columns(...)"
-        msg = (
+        raise ScenarioError(
             f"distribution {distribution!r} needs a query of a {level}, got {query.kind!r}, which "
             f"is one of a {query.level}; use {other}"
         )
-        raise ScenarioError(msg)
 
 
 def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, float]) -> None:
     """Declared probabilities of the secrets are not negative and sum to 1."""
     for secret in secrets:
         if secret not in probabilities:
-            msg = f"probabilities must name every secret; {quoted(secret)} is missing"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"probabilities must name every secret; {quoted(secret)} is missing"
+            )
     for secret, share in probabilities.items():
         check_at_least(0, **{f"probabilities[{quoted(secret)}]": share})
     total = sum(probabilities.values())
     if abs(total - 1) > 1e-9:
-        msg = f"probabilities must sum to 1, got {total!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"probabilities must sum to 1, got {total!r}")
 
 
 def _resampled_outputs(
@@ -440,6 +433,7 @@ def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDis
         # Couplings of draws would bound the draws only.
         return SampledBinnedDistribution(grid=distribution.grid, counts=distribution.counts)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
-        msg = "weighted atoms are no independent draws; give the draws themselves, each once"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            "weighted atoms are no independent draws; give the draws themselves, each once"
+        )
     return SampledDistribution(outputs=distribution.outputs)

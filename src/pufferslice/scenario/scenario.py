@@ -128,11 +128,10 @@ class Scenario:
         _check_secrets(self.secrets)
         check_unique("priors", [prior.name for prior in self.priors])
         if len({prior.kind for prior in self.priors}) != 1:
-            msg = (
+            raise ScenarioError(
                 "priors of one scenario must be all empirical, all sampled or all Gaussian; make "
                 "two scenarios"
             )
-            raise ScenarioError(msg)
         for instance in self.instances:
             _check_comparable(instance)
 
@@ -330,8 +329,9 @@ class Scenario:
         check_one_of(DESIGNS, design=design)
         check_one_of(PRIOR_FORMS, prior=prior)
         if (seed is None) != (prior == "gaussian"):
-            msg = "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
+            )
         ((_, condition),) = conditions_of("value", {column: value})
         needed = list(dict.fromkeys((column, *query.columns)))
         n_dropped = n_with = n_without = 0
@@ -362,19 +362,19 @@ class Scenario:
             hint = ""
             if not n_with and condition.comparison == "equals":
                 hint = near_matches(column, str(condition.value), latest)
-            msg = (
+            raise ScenarioError(
                 f"a prevalence needs at least {FEWEST_ROWS} rows with {quoted(property_name)} and "
                 f"{FEWEST_ROWS} without.{hint} Correct the value, or choose another"
             )
-            raise ScenarioError(msg)
         check_ends(query, joined_ends(ends), latest)
         n = n_with + n_without if n_rows is None else n_rows
         check_count(FEWEST_ROWS, n_rows=n)
         names = share_names(shares)
         sizes = {name: round(share * n) for name, share in names.items()}
         if len(set(sizes.values())) != len(sizes):
-            msg = f"two shares give the same number of rows among {n}; take shares further apart"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"two shares give the same number of rows among {n}; take shares further apart"
+            )
         worlds: dict[str, Any] = {}
         if prior == "gaussian":
             row_span = np.ptp(joined_ends([first.ends, second.ends]), axis=0)
@@ -442,8 +442,7 @@ class Scenario:
         for a history, unless another is given.
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
-            msg = "give mean and cov together, or a history to take them from"
-            raise ArgumentError(msg)
+            raise ArgumentError("give mean and cov together, or a history to take them from")
         n_rows = None
         if history is None:
             joint = GaussianDistribution(mean=mean, cov=cov)
@@ -464,15 +463,13 @@ class Scenario:
             if tuple(labels) != query.names:
                 n_rows = 1  # a value of a column is the statistic of a table with one row
         if joint.dim != query.dim + 1:
-            msg = (
+            raise ArgumentError(
                 f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, "
                 f"the attribute first and then those of the query; got {joint.dim}"
             )
-            raise ArgumentError(msg)
         numbers = {f"{value:.12g}": float(value) for value in values}
         if len(numbers) < 2 or len(numbers) != len(values):
-            msg = "values must be at least two different numbers"
-            raise ArgumentError(msg)
+            raise ArgumentError("values must be at least two different numbers")
         worlds: dict[str, Any] = {
             label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
         }
@@ -513,8 +510,9 @@ class Scenario:
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
         check_count(2, length=length)
         if (n_draws is None) != (seed is None):
-            msg = "n_draws and seed go together: draws of the chain need a public seed"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "n_draws and seed go together: draws of the chain need a public seed"
+            )
         if n_draws is not None and seed is not None:
             check_count(2, n_draws=n_draws)
             check_count(0, seed=seed)
@@ -528,23 +526,23 @@ class Scenario:
             square = chain.ndim == 2 and chain.shape == (n_states, n_states) and n_states >= 2
             shares = square and chain.min() >= 0
             if not shares or not np.allclose(chain.sum(axis=1), 1, atol=1e-12):
-                msg = "transition must be a square matrix of probabilities whose rows sum to 1"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    "transition must be a square matrix of probabilities whose rows sum to 1"
+                )
             first = stationary(chain) if isinstance(start, str) else locked(start)
             if first.shape != (n_states,) or not (first.min() >= 0 and abs(first.sum() - 1) < 1e-9):
-                msg = f"start must be 'stationary' or {n_states} probabilities that sum to 1"
-                raise ArgumentError(msg)
+                raise ArgumentError(
+                    f"start must be 'stationary' or {n_states} probabilities that sum to 1"
+                )
             states = list(range(1, n_states)) if counted is None else list(counted)
             if not all(is_index(s, n_states) for s in states) or len(set(states)) != len(states):
-                msg = f"counted must be different states from 0 to {n_states - 1}"
-                raise ArgumentError(msg)
+                raise ArgumentError(f"counted must be different states from 0 to {n_states - 1}")
             coordinates = [(span, state) for span in spans for state in states]
             if query.dim != len(coordinates):
-                msg = (
+                raise ArgumentError(
                     f"the query must have one coordinate for each counted state of each window "
                     f"({len(coordinates)}), got {query.dim}; the last state follows from the others"
                 )
-                raise ArgumentError(msg)
             worlds: dict[str, Any] = {}
             pairs: list[tuple[str, str]] = []
             errors, left_out = [0.0], 0.0
@@ -594,8 +592,7 @@ class Scenario:
             part = _with_origin(part, origin, n_rows=n_rows, name=str(name))
             scenario = part if scenario is None else scenario.with_prior(part)
         if scenario is None:
-            msg = "transition must hold at least one chain"
-            raise ArgumentError(msg)
+            raise ArgumentError("transition must hold at least one chain")
         return scenario
 
     @classmethod
@@ -629,12 +626,10 @@ class Scenario:
                 latest = [part]
                 ends.append(row_ends(query, latest))
         if rows.n_rows < FEWEST_ROWS:
-            msg = f"a volume needs at least {FEWEST_ROWS} complete rows"
-            raise ScenarioError(msg)
+            raise ScenarioError(f"a volume needs at least {FEWEST_ROWS} complete rows")
         check_ends(query, joined_ends(ends), latest)
         if len(set(sizes)) != len(sizes) or len(sizes) < 2:
-            msg = "sizes must be at least two different numbers of rows"
-            raise ArgumentError(msg)
+            raise ArgumentError("sizes must be at least two different numbers of rows")
         worlds: dict[str, Any] = {}
         names: dict[str, float] = {}
         spans: list[Floats] = []
@@ -661,11 +656,10 @@ class Scenario:
         """This scenario with the priors of `other` as well."""
         shared = attrgetter("distribution", "secret", "secrets", "pairs", "query", "rule")
         if shared(self) != shared(other):
-            msg = (
+            raise ScenarioError(
                 "only priors of the same distribution, secrets, pairs and query can be joined, "
                 "and bins with the same edges; give both tables at once, as a mapping"
             )
-            raise ScenarioError(msg)
         names = {prior.name for prior in self.priors}
         added = []
         for prior in other.priors:
@@ -691,11 +685,10 @@ class Scenario:
         independent sample of it, and a certificate carries a failure probability.
         """
         if self.distribution == "groups":
-            msg = (
+            raise ScenarioError(
                 "distribution 'groups' has one value under each secret, not a sample; use "
                 "distribution 'bootstrap' or 'records', or 'worlds' with draws of a simulator"
             )
-            raise ScenarioError(msg)
         return attrs.evolve(self, priors=tuple(prior.sampled() for prior in self.priors))
 
     @property
@@ -905,12 +898,11 @@ def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> N
     """Refuse distributions that only clipping makes equal: their release would say nothing."""
     clips = any(scenario.clipped().values())
     if clips and scenario.has_equal_distributions() and not equal_unclipped():
-        msg = (
+        raise ScenarioError(
             "the distributions under all protected secrets are the same only because the public "
             "range clips them: a release would show an end of the range, not the data. Give a "
             "range that holds the query's values, or leave it out"
         )
-        raise ScenarioError(msg)
 
 
 def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ...]:
@@ -919,56 +911,50 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
         check_one_of(("all",), pairs=pairs)
         return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
     if not is_a(pairs, Iterable):
-        msg = f"pairs must be 'all' or a list of pairs of secrets, got {given(pairs)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"pairs must be 'all' or a list of pairs of secrets, got {given(pairs)}"
+        )
     chosen = []
     for pair in pairs:
         n_secrets = len(pair) if is_a(pair, list | tuple) else 0
         if n_secrets != 2 or pair[0] == pair[1]:
             # A string here is part of what came in place of pairs, which is not shown.
             shown = given(pair) if is_a(pair, list | tuple) else f"a {type(pair).__name__}"
-            msg = f"a pair must name two different secrets, got {shown}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"a pair must name two different secrets, got {shown}")
         for secret in pair:
             if secret not in secrets:
-                msg = (
+                raise ScenarioError(
                     f"pair {given(tuple(pair))} names no secret {given(secret)}; the secrets are "
                     f"{listed(secrets)}"
                 )
-                raise ScenarioError(msg)
         chosen.append(SecretPair(*sorted(pair, key=secrets.index)))
     if not chosen:
-        msg = "pairs must name at least one pair of secrets, or be 'all'"
-        raise ArgumentError(msg)
+        raise ArgumentError("pairs must name at least one pair of secrets, or be 'all'")
     return tuple(dict.fromkeys(chosen))
 
 
 def _check_secrets(secrets: tuple[str, ...]) -> None:
     if len(secrets) < 2:
         values = ", ".join(map(quoted, secrets)) or "none"
-        msg = (
+        raise ScenarioError(
             f"the secret must take at least 2 values, found {values}: there is nothing to hide. "
             "Name another column, or give tables with both"
         )
-        raise ScenarioError(msg)
 
 
 def _check_texts(what: str, named: Mapping[str, object]) -> None:
     if not all(is_a(name, str) and name for name in named):
         kinds = sorted({type(name).__name__ for name in named})
-        msg = f"{what} must be named by non-empty strings, got {', '.join(kinds)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{what} must be named by non-empty strings, got {', '.join(kinds)}")
     if not named and what == "priors":
-        msg = "at least one table is needed, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("at least one table is needed, got none")
 
 
 def _check_comparable(instance: Instance) -> None:
     for secret in instance.pair:
         if not instance.prior.secret_probability(secret) > 0:
-            msg = (
+            raise ScenarioError(
                 f"pair {given(tuple(instance.pair))} is not comparable: prior "
                 f"{quoted(instance.prior.name)} gives {quoted(secret)} probability 0. Drop the "
                 "pair, or give a prior under which both secrets can occur"
             )
-            raise ScenarioError(msg)

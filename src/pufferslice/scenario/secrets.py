@@ -31,8 +31,7 @@ class Bins:
 
     def __attrs_post_init__(self) -> None:
         if not is_a(self.column, str):
-            msg = f"column must be the name of a column, got {given(self.column)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"column must be the name of a column, got {given(self.column)}")
         check_count(2, quantiles=self.quantiles)
 
 
@@ -51,11 +50,10 @@ class ColumnSecret:
         for column, part in zip(self.columns, parts, strict=True):
             # With a space on both sides, so that "a &" and "& b" are refused too.
             if any(_BETWEEN in f" {label} " for label in set(part.tolist())):
-                msg = (
+                raise ScenarioError(
                     f"column {column!r} has labels with {_BETWEEN!r}, which joins the columns of a "
                     "secret; two secrets could become one. Rename these labels"
                 )
-                raise ScenarioError(msg)
         joined = [_BETWEEN.join(row) for row in zip(*parts, strict=True)]
         return np.array(joined, dtype=np.str_)
 
@@ -105,8 +103,9 @@ def secret_columns(secret: str | Sequence[str] | Bins) -> tuple[str, ...]:
     named = isinstance(secret, str | list | tuple)
     columns = (secret,) if isinstance(secret, str) else tuple(secret if named else ())
     if not columns or not all(is_a(column, str) and column for column in columns):
-        msg = f"secret must name one column, several columns, or be Bins; got {given(secret)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"secret must name one column, several columns, or be Bins; got {given(secret)}"
+        )
     check_unique("secret columns", columns)
     return columns
 
@@ -122,9 +121,8 @@ def secret_rule(secret: str | Sequence[str] | Bins, frames: Sequence[Frame]) -> 
     rule = BinSecret(column=secret.column, edges=edges)
     filled = np.bincount(np.searchsorted(edges, values, side="left"), minlength=rule.n_bins)
     if filled.min() == 0:
-        msg = (
+        raise ScenarioError(
             f"quantiles={secret.quantiles} leaves {int((filled == 0).sum())} bins of column "
             f"{secret.column!r} empty, because values are tied; use fewer quantiles"
         )
-        raise ScenarioError(msg)
     return rule

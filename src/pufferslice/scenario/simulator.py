@@ -73,11 +73,10 @@ class OutputSimulator(_AnySimulator):
         """`n_draws` outputs, of which the shape is checked."""
         outputs = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
         if outputs.shape != (n_draws, query.dim):
-            msg = (
+            raise ScenarioError(
                 f"draw_outputs was asked for {n_draws} outputs of a query with {query.dim} "
                 f"coordinates and must return shape {(n_draws, query.dim)}, got {outputs.shape}"
             )
-            raise ScenarioError(msg)
         return outputs
 
 
@@ -143,8 +142,9 @@ def floats_in(values: Any, what: str) -> Floats:  # whatever was made elsewhere
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        msg = f"{what} must be an array of numbers, got {type(values).__name__}"
-        raise ScenarioError(msg) from None
+        raise ScenarioError(
+            f"{what} must be an array of numbers, got {type(values).__name__}"
+        ) from None
 
 
 def stable_number(secret: str) -> int:

@@ -47,13 +47,11 @@ def ordered_pairs(
     """
     rules = [rule for rule in (difference, ratio, nearest) if rule is not None]
     if len(rules) != 1:
-        msg = "give exactly one of difference, ratio and nearest"
-        raise ArgumentError(msg)
+        raise ArgumentError("give exactly one of difference, ratio and nearest")
     names = sorted(values, key=lambda name: values[name])
     numbers = np.array([float(values[name]) for name in names])
     if len(names) < 2 or not np.isfinite(numbers).all():
-        msg = "ordered secrets must be at least two finite numbers"
-        raise ArgumentError(msg)
+        raise ArgumentError("ordered secrets must be at least two finite numbers")
     (limit,), low, room = rules, numbers[:, None], 1 + 1e-12
     if nearest is not None:
         check_count(1, nearest=nearest)
@@ -62,16 +60,14 @@ def ordered_pairs(
     elif ratio is not None:
         check_above(1, ratio=limit)
         if not numbers.min() > 0:
-            msg = "a ratio needs secrets above 0"
-            raise ArgumentError(msg)
+            raise ArgumentError("a ratio needs secrets above 0")
         close = numbers <= low * limit * room
     else:
         check_above(0, difference=limit)
         close = numbers - low <= limit * room
     pairs = np.argwhere(np.triu(close, 1)).tolist()
     if not pairs:
-        msg = "no two secrets are that close; nothing would be protected"
-        raise ArgumentError(msg)
+        raise ArgumentError("no two secrets are that close; nothing would be protected")
     return [(names[i], names[j]) for i, j in pairs]
 
 
@@ -100,11 +96,10 @@ def time_span(position: int | tuple[int, int], length: int) -> range:
     """One position, or all from a first to a last one."""
     ends: Sequence[int] = position if isinstance(position, tuple | list) else (position, position)
     if len(ends) != 2 or not all(is_index(end, length) for end in ends) or ends[0] > ends[1]:
-        msg = (
+        raise ArgumentError(
             f"positions must be integers from 0 to {length - 1}, or (first, last) of them; got "
             f"{given(position)}"
         )
-        raise ArgumentError(msg)
     return range(int(ends[0]), int(ends[1]) + 1)
 
 
@@ -113,11 +108,10 @@ def window_span(window: tuple[int, int], length: int) -> range:
     is_pair = is_a(window, tuple | list) and len(window) == 2
     indices = is_pair and all(is_index(end, length + 1) for end in window)
     if not indices or window[0] >= window[1]:
-        msg = (
+        raise ArgumentError(
             f"windows must be (first, stop) with first < stop, from 0 to {length}; got "
             f"{given(window)}"
         )
-        raise ArgumentError(msg)
     return range(int(window[0]), int(window[1]))
 
 
@@ -137,11 +131,10 @@ def state_counts(
     n_states = len(chain)
     sizes = [len(window) + 1 for window, _ in counted]
     if n_states * math.prod(sizes) > _MOST_COUNTS:
-        msg = (
+        raise ScenarioError(
             f"{len(counted)} counts over {length} steps need too many cells for an exact "
             "distribution; count fewer states in fewer windows, or give n_draws and a seed"
         )
-        raise ScenarioError(msg)
     table = np.zeros((n_states, *sizes))
     table.reshape(n_states, -1)[:, 0] = start
     for step in range(length):
@@ -214,12 +207,11 @@ def held_counts(masses: Floats) -> tuple[FiniteDistribution, float, float]:
 def row_means_of(query: Query, frame: Frame) -> RowMeans:
     """The query as a function of means over rows, whose moments have a formula."""
     if query.row_means is None:
-        msg = (
+        raise ScenarioError(
             "a Gaussian prior by formula is for means, rates, counts, totals, standard deviations, "
             "covariances and linear regressions; this query has something else, such as a "
             "quantile. Use prior='draws' with a seed"
         )
-        raise ScenarioError(msg)
     check_columns(frame, query.columns)
     return query.row_means(frame)
 
@@ -239,14 +231,14 @@ def approximation(query: Query) -> str:
 def share_names(shares: Sequence[float]) -> dict[str, float]:
     """At least two different shares, by the names of their worlds."""
     if len(shares) < 2:
-        msg = f"shares must be at least two numbers between 0 and 1, got {given(shares)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"shares must be at least two numbers between 0 and 1, got {given(shares)}"
+        )
     for share in shares:
         check_between(0, 1, shares=share)
     names = {f"{100 * share:.6g} %": float(share) for share in shares}
     if len(names) != len(shares):
-        msg = "shares must be different"
-        raise ArgumentError(msg)
+        raise ArgumentError("shares must be different")
     return names
 
 
@@ -256,7 +248,8 @@ def stationary(chain: Floats) -> Floats:
     system = np.vstack([chain.T - np.eye(n), np.ones(n)])
     solution, _, rank, _ = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)
     if rank < n:
-        msg = "the chain has several stationary distributions; give start as probabilities"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the chain has several stationary distributions; give start as probabilities"
+        )
     positive = np.maximum(solution, 0.0)
     return np.asarray(positive / math.fsum(positive))

@@ -60,11 +60,10 @@ class SortedSample:
         """The draws of `distribution` along the unit rows of `directions`."""
         check_unit_rows(directions=directions)
         if distribution.dim != directions.shape[1]:
-            msg = (
+            raise ArgumentError(
                 f"the distribution has dimension {distribution.dim}, the directions have "
                 f"{directions.shape[1]}; give directions of the dimension of the distribution"
             )
-            raise ArgumentError(msg)
         columns = np.ascontiguousarray(distribution.outputs.T)
         largest = float(np.linalg.norm(np.abs(columns).max(axis=1)))
         errors = projection_errors(directions, largest)
@@ -201,11 +200,10 @@ def tail_cut_estimate(first: Floats, second: Floats, failure_probability: float)
     n = min(map(len, samples))
     halfwidth = dkw_halfwidth(n, failure_probability / 2)
     if not halfwidth < 0.5:
-        msg = (
+        raise ArgumentError(
             f"the estimate needs more than {n} samples: no level is left between the cut tails. "
             "Take more, or a larger failure_probability"
         )
-        raise ArgumentError(msg)
     levels = np.linspace(halfwidth, 1 - halfwidth, 4 * n + 1)
 
     def quantiles(ordered: Floats, levels: Floats) -> Floats:
@@ -230,11 +228,10 @@ class _BandedSample:
     def __attrs_post_init__(self) -> None:
         if self.distribution.n_samples != self.band.n_samples:
             n_samples = self.distribution.n_samples
-            msg = (
+            raise ArgumentError(
                 f"a band for {self.band.n_samples} samples does not fit a distribution with "
                 f"{n_samples}; make it with band_ranks(n_samples={n_samples}, ...)"
             )
-            raise ArgumentError(msg)
 
     def quantiles(self, rows: slice, ends: Floats | int) -> tuple[Floats, Floats, Floats]:
         """By direction and interval: upper bounds, lower bounds, and the sample's quantiles."""

@@ -75,8 +75,9 @@ def bin_grid(
     limits = public_range(query, range)
     check_profile(profile, query.dim)
     if query.dim != limits.dim:
-        msg = f"query and range must have one dimension, got {query.dim} and {limits.dim}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"query and range must have one dimension, got {query.dim} and {limits.dim}"
+        )
     if isinstance(limits, Box):
         low, high = limits.low / query.scales, limits.high / query.scales
         center = low / 2 + high / 2
@@ -99,15 +100,15 @@ def public_range(query: Query, range: Box | Ball | None) -> Box | Ball:  # noqa:
     """The range that the query is clipped to, or `range`, where its outputs are declared to lie."""
     range = None if range is None else query.range_of(range)  # noqa: A001 - as above
     if query.range is not None and range is not None and range != query.range:
-        msg = "the query has a range of its own, which it is clipped to; leave the other one out"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the query has a range of its own, which it is clipped to; leave the other one out"
+        )
     limits = query.range or range
     if limits is None:
-        msg = (
+        raise ScenarioError(
             "bins need a public range: clip the query with query.with_range(Box(low, high)), "
             "--range on the command line, or declare where its outputs lie"
         )
-        raise ScenarioError(msg)
     return limits
 
 
@@ -180,14 +181,12 @@ class Tally:
         """
         wanted = (len(codes), self.grid.dim)
         if outputs.shape != wanted:
-            msg = f"outputs must have shape {wanted}, got {outputs.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"outputs must have shape {wanted}, got {outputs.shape}")
         if len(codes) and not 0 <= codes.min() <= codes.max() < len(secrets):
-            msg = (
+            raise ArgumentError(
                 f"codes must be from 0 to {len(secrets) - 1}, the positions in secrets; got "
                 f"{codes.min()} to {codes.max()}"
             )
-            raise ArgumentError(msg)
         places = self._places(secrets)
         step = max(ROWS_PER_BLOCK, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // (4 * self.grid.dim)))
         for start in range(0, len(codes), step):
@@ -204,11 +203,10 @@ class Tally:
     def add_histograms(self, part: Histograms) -> None:
         """Add what was counted elsewhere, on the same grid."""
         if part.grid != self.grid:
-            msg = (
+            raise ArgumentError(
                 "histograms can be added only on one grid: the same directions, range and bins. "
                 "Make them with one scan"
             )
-            raise ArgumentError(msg)
         n_bins = self.grid.n_bins
         places = self._places(part.secrets)
         self._settle()
@@ -245,8 +243,9 @@ class Tally:
 
     def _check_whole(self) -> None:
         if not self._is_whole:
-            msg = "this tally has refused rows, so its counts are incomplete; start a new one"
-            raise ScenarioError(msg)
+            raise ScenarioError(
+                "this tally has refused rows, so its counts are incomplete; start a new one"
+            )
 
     def _packed(self, outputs: Floats, codes: Integers, n_codes: int) -> tuple[Singles, Integers]:
         """Rows as blocks, those of one secret beside each other, and the code of each."""
@@ -270,11 +269,10 @@ class Tally:
         n_outside = sum(self._in_parts(part))
         if n_outside:
             self._is_whole = False
-            msg = (
+            raise ScenarioError(
                 f"{n_outside} of {len(codes)} rows lie outside the public range or are not "
                 "numbers; clip the query with query.with_range(...)"
             )
-            raise ScenarioError(msg)
         return blocks, codes[order]
 
     def _in_parts(self, work: Callable[[int], Result]) -> list[Result]:
@@ -321,12 +319,11 @@ def _check_room(grid: BinGrid, n_secrets: int) -> None:
     if hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory or n_secrets * grid.n_bins > MOST_RECENT:
-        msg = (
+        raise ScenarioError(
             f"the histograms of {n_secrets} secrets take {needed / 2**30:.3g} GiB, more than this "
             "machine has. Use fewer bins or directions; if the secret is an identifier, merge its "
             "values into groups"
         )
-        raise ScenarioError(msg)
 
 
 def _widened(counts: npt.NDArray[Count], n_columns: int) -> npt.NDArray[Count]:
@@ -355,16 +352,14 @@ def binned_tables(
     """
     grid = distributions[0].grid
     if any(distribution.grid != grid for distribution in distributions[1:]):
-        msg = (
+        raise ArgumentError(
             "distributions must be binned on one grid: the same directions, range and bins. Make "
             "them with one scan"
         )
-        raise ArgumentError(msg)
     if not np.array_equal(directions, grid.directions):
-        msg = (
+        raise ArgumentError(
             "the distributions were binned along other directions; scan the data with this profile"
         )
-        raise ArgumentError(msg)
 
     def make(
         distributions: Sequence[BinnedDistribution],

@@ -53,8 +53,9 @@ try:
     import distributed
     import pandas as pd
 except ModuleNotFoundError as error:
-    msg = "clusters need Dask; install it with: pip install 'pufferslice[scale]'"
-    raise MissingExtraError(msg) from error
+    raise MissingExtraError(
+        "clusters need Dask; install it with: pip install 'pufferslice[scale]'"
+    ) from error
 
 PARTS_PER_SUM: Final = 8
 """Histograms that are added in one task."""
@@ -80,8 +81,9 @@ def cluster_client(
 ) -> Iterator[distributed.Client]:
     """A client of a running cluster (`scheduler`, its address), or of new local processes."""
     if (workers is None) == (scheduler is None):
-        msg = "give either workers, a number of local processes, or scheduler, an address"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "give either workers, a number of local processes, or scheduler, an address"
+        )
     with contextlib.ExitStack() as stack:
         if workers is not None:
             check_count(1, workers=workers)
@@ -99,8 +101,9 @@ def cluster_client(
         try:
             client = distributed.Client(scheduler, timeout=_SECONDS_TO_CONNECT)
         except (OSError, ValueError) as error:
-            msg = f"no scheduler answers at {scheduler!r}: {error}; start one with dask scheduler"
-            raise ClusterError(msg) from error
+            raise ClusterError(
+                f"no scheduler answers at {scheduler!r}: {error}; start one with dask scheduler"
+            ) from error
         yield stack.enter_context(client)
 
 
@@ -188,8 +191,9 @@ class ClusterStrata(KeptStrata):
     ) -> Iterator[tuple[MatchingTables, float]]:
         """What `work` gives for pairs of strata, on the workers; only that comes here."""
         if not isinstance(other, ClusterStrata):
-            msg = "strata on a cluster are coupled with strata on it; spill both from one frame"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "strata on a cluster are coupled with strata on it; spill both from one frame"
+            )
         pairs = [
             (self.strata[i], self.digests[i], other.strata[j], other.digests[j]) for i, j in places
         ]
@@ -351,8 +355,9 @@ def _summed(
 ) -> Histograms:
     """The sum of all leaves, each a partition."""
     if not leaves:
-        msg = "there is nothing to scan: no partitions; give a frame or files with at least one"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "there is nothing to scan: no partitions; give a frame or files with at least one"
+        )
     histograms = added(part for _, part in _sums(client, leaves, [1] * len(leaves), grid, progress))
     check_some(sum(histograms.n_rows.values()), histograms.n_dropped)
     return histograms
@@ -392,16 +397,14 @@ def _sums(
                 roots[part] = None
     except (MemoryError, distributed.KilledWorker) as error:
         mebibytes = grid.n_bytes(1) / 2**20
-        msg = (
+        raise ClusterError(
             f"workers were lost repeatedly, or ran out of memory ({type(error).__name__}). The "
             f"histograms of one secret take {mebibytes:.3g} MiB, and a worker holds up to "
             f"{PARTS_PER_SUM + 1} of each: give workers more memory or fewer threads, or use fewer "
             "bins, directions or secrets"
-        )
-        raise ClusterError(msg) from None
+        ) from None
     except distributed.client.FutureCancelledError:
-        msg = "the cluster cancelled the scan; start it again"
-        raise ClusterError(msg) from None
+        raise ClusterError("the cluster cancelled the scan; start it again") from None
     except PuffersliceError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
@@ -423,11 +426,10 @@ def _check_versions(client: distributed.Client) -> None:
     here = sys.modules["pufferslice"].__version__
     others = {str(worker["packages"]["pufferslice"]) for worker in workers} - {here}
     if others:
-        msg = (
+        raise ClusterError(
             f"this process has pufferslice {here}, and workers have {listed(sorted(others))}; "
             "install one version on all of them"
         )
-        raise ClusterError(msg)
 
 
 def _failed(error: Exception) -> ClusterError:
@@ -453,11 +455,10 @@ def _result(future: distributed.Future) -> Any:  # of any task
     except PuffersliceError:
         raise
     except distributed.client.FutureCancelledError:
-        msg = (
+        raise ClusterError(
             "the strata are no longer on the cluster: its client was closed, or tasks were "
             "cancelled. Spill the rows again, and certify while the client is open"
-        )
-        raise ClusterError(msg) from None
+        ) from None
     except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
         raise _failed(error) from None
 

@@ -75,8 +75,7 @@ def clopper_pearson(
     check_count(0, n_successes=n_successes)
     check_between(0, 1, failure_probability=failure_probability)
     if n_successes > n_trials:
-        msg = f"n_successes must be at most n_trials {n_trials}, got {n_successes}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"n_successes must be at most n_trials {n_trials}, got {n_successes}")
     half, k, n = failure_probability / 2, n_successes, n_trials
     low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, half)) * (1 - _ROUNDING)
     high = 1.0 if k == n else float(betainccinv(k + 1, n - k, half)) * (1 + _ROUNDING)
@@ -142,8 +141,7 @@ def band_levels(n_samples: int) -> Integers:
     """
     check_count(1, n_samples=n_samples)
     if n_samples > MOST_SAMPLES:
-        msg = f"n_samples must be at most 2^45, got {n_samples}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"n_samples must be at most 2^45, got {n_samples}")
     half = LEVEL_QUANTA // 2
     n_parts = min(_MOST_PARTS, max(_FEWEST_PARTS, math.isqrt(4 * n_samples)))
     levels = {j * j * half // (n_parts * n_parts) for j in range(1, n_parts + 1)}
@@ -204,11 +202,10 @@ def samples_for_tail(missing: float, failure_probability: float, kind: BandKind)
     while not fits(high):
         high *= 2
         if high > MOST_SAMPLES:
-            msg = (
+            raise ArgumentError(
                 f"no number of samples up to 2^45 leaves at most {missing!r} uncovered; "
                 "ask for a larger delta"
             )
-            raise ArgumentError(msg)
     low = high // 2
     while high - low > max(1, high // 100):
         middle = (low + high) // 2

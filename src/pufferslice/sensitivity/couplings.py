@@ -289,8 +289,9 @@ def _instances(
 ) -> list[_Instance]:
     dims = sorted({distribution.dim for distribution in distributions})
     if len(dims) != 1:
-        msg = f"distributions must have one dimension, got {', '.join(map(str, dims))}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"distributions must have one dimension, got {', '.join(map(str, dims))}"
+        )
     merged = in_threads(_merged, distributions)
     corners = [np.stack([points.min(axis=0), points.max(axis=0)]) for points, _ in merged]
     result = []

@@ -105,10 +105,9 @@ def _check_dimensions(distributions: Sequence[FiniteDistribution], directions: F
     check_unit_rows(directions=directions)
     dims = sorted({distribution.dim for distribution in distributions} | {directions.shape[1]})
     if len(dims) != 1:
-        msg = (
+        raise ArgumentError(
             f"distributions and directions must have one dimension, got {', '.join(map(str, dims))}"
         )
-        raise ArgumentError(msg)
 
 
 class _Instances(NamedTuple):

@@ -206,20 +206,18 @@ class GaussianPairs:
         """Check that the arrays fit together and are distributions; for pairs read from a file."""
         n, dim = len(self.means), self.means.shape[-1]
         if self.means.shape != (n, 2, dim) or self.covs.shape != (n, 2, dim, dim) or not n * dim:
-            msg = (
+            raise ArgumentError(
                 "means and covs must have shapes (n, 2, dim) and (n, 2, dim, dim), n and dim at "
                 f"least 1; got {self.means.shape} and {self.covs.shape}"
             )
-            raise ArgumentError(msg)
         own = self.owners.shape == self.counts.shape == (n,) and self.owners[0] == 0
         steps = np.diff(self.owners) if own else np.array([-1])
         in_order = own and not ((steps != 0) & (steps != 1)).any() and self.counts.min() >= 1
         if not in_order or self.counts.max() > WEIGHT_QUANTA or not self._have_one_mass():
-            msg = (
+            raise ArgumentError(
                 f"owners and counts must have one integer for each of the {n} pieces, the owners "
                 "in order and without a gap, the counts at least 1 and of one sum"
             )
-            raise ArgumentError(msg)
         for mean, cov in zip(
             self.means.reshape(-1, dim), self.covs.reshape(-1, dim, dim), strict=True
         ):
@@ -392,8 +390,9 @@ def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -
     try:
         return np.array([[float(x) for x in row] for row in whole])
     except OverflowError:
-        msg = "the covariances of two Gaussians are too large for the noise; use larger scales"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(
+            "the covariances of two Gaussians are too large for the noise; use larger scales"
+        ) from None
 
 
 def _along(directions: Floats, covs: Floats) -> Floats:
@@ -415,6 +414,7 @@ def _nearest(number: Fraction) -> float:
     try:
         rounded = float(number)
     except OverflowError:
-        msg = "the means of two Gaussians are too far apart for the scales; use larger scales"
-        raise ArgumentError(msg) from None
+        raise ArgumentError(
+            "the means of two Gaussians are too far apart for the scales; use larger scales"
+        ) from None
     return rounded or math.copysign(math.ulp(0.0), number) * bool(number)

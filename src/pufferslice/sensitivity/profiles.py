@@ -106,23 +106,20 @@ class FiniteProfile(_Directions):
         parts = []
         for block in blocks:
             if not is_a(block, Sequence | np.ndarray):
-                msg = (
+                raise ArgumentError(
                     f"a block must list coordinates, got {given(block)}; blocks is a list of lists"
                 )
-                raise ArgumentError(msg)
             inside = all(is_a(i, int | np.integer) and 0 <= i < dim for i in block)
             if not (inside and len(block) > 0 and len(set(block)) == len(block)):
-                msg = (
+                raise ArgumentError(
                     f"a block must list different coordinates from 0 to {dim - 1}, got "
                     f"{given(list(block))}"
                 )
-                raise ArgumentError(msg)
             part = np.zeros((n_directions, dim))
             part[:, list(block)] = _draw_unit_rows(n_directions, len(block), rng)
             parts.append(part)
         if not parts:
-            msg = "blocks must hold at least one block of coordinates, got none"
-            raise ArgumentError(msg)
+            raise ArgumentError("blocks must hold at least one block of coordinates, got none")
         return cls.of(np.vstack(parts))
 
     @property
@@ -213,24 +210,23 @@ AnyProfile = Profile | WholeSphere
 def check_profile(profile: object, dim: int) -> None:
     """Refuse anything but a profile of slices in `dim` coordinates."""
     if not isinstance(profile, AnyProfile):
-        msg = (
+        raise ArgumentError(
             "profile must be a FiniteProfile, a SampledSphere or a WholeSphere, got "
             f"{given(profile)}; write FiniteProfile.uniform(dim={dim}, n_directions=..., seed=...)"
         )
-        raise ArgumentError(msg)
     if profile.dim != dim:
-        msg = (
+        raise ArgumentError(
             f"profile has dimension {profile.dim}, the query has {dim}; use "
             f"FiniteProfile.uniform(dim={dim}, ...)"
         )
-        raise ArgumentError(msg)
 
 
 def _check_not_line(dim: int) -> None:
     """A sphere has at least two dimensions."""
     if dim == 1:
-        msg = "on the line there is only one slice, the line itself; use FiniteProfile.axes"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "on the line there is only one slice, the line itself; use FiniteProfile.axes"
+        )
 
 
 def project(directions: Floats, outputs: Floats) -> Floats:

@@ -254,8 +254,9 @@ def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
 
 def _check_slices(costs: Floats, weights: Floats) -> None:
     if costs.shape[-1:] != weights.shape:
-        msg = f"costs must have one entry per slice, {weights.size}; their shape is {costs.shape}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"costs must have one entry per slice, {weights.size}; their shape is {costs.shape}"
+        )
 
 
 def aggregate(notion: str, order: float, costs: Floats, weights: Floats) -> Floats:

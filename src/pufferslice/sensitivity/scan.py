@@ -119,8 +119,7 @@ class RowScan:
         """
         check_streamable(query, secret)
         if isinstance(null_values, str):
-            msg = f"null_values must be a list of strings, got {given(null_values)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"null_values must be a list of strings, got {given(null_values)}")
         grid = bin_grid(query, profile, n_bins=n_bins, range=range)
         limits = public_range(query, range)
         rule = ColumnSecret(columns=secret_columns(secret))
@@ -173,11 +172,10 @@ class RowScan:
                 name: int(np.count_nonzero(missing_rows(frame, [name]))) for name in self.columns
             }
             named = counted({name: n for name, n in by_column.items() if n})
-            msg = (
+            raise TableError(
                 f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). "
                 f"{FILL_OR_DROP}"
             )
-            raise TableError(msg)
         return frame[np.flatnonzero(~rows)], n_missing
 
     def __repr__(self) -> str:
@@ -190,19 +188,17 @@ class RowScan:
 def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
     """Refuse a query or secret whose distribution cannot be counted in one pass over rows."""
     if query.level != "row":
-        msg = (
+        raise ScenarioError(
             f"a stream of rows gives the distribution of a query of one row, got {query.kind!r}, "
             "a query of a table. Use distribution 'records' with columns(...); "
             "distributions 'groups' and 'bootstrap' need the rows of a group together: read them "
             "with read_table(...)"
         )
-        raise ScenarioError(msg)
     if isinstance(secret, Bins):
-        msg = (
+        raise ScenarioError(
             f"quantiles of column {secret.column!r} need all rows before the first one can be "
             "counted; add a column with the bin of each row, and name it as the secret"
         )
-        raise ScenarioError(msg)
 
 
 def counted_outputs(
@@ -210,16 +206,14 @@ def counted_outputs(
 ) -> CountedRows:
     """Outputs computed elsewhere, ready to be counted; none may be NaN or infinite."""
     if outputs.ndim != 2 or outputs.shape[1] != query.dim:
-        msg = f"outputs must have shape (n, {query.dim}), got {outputs.shape}"
-        raise ScenarioError(msg)
+        raise ScenarioError(f"outputs must have shape (n, {query.dim}), got {outputs.shape}")
     bad = ~np.isfinite(outputs)
     if bad.any():
         named = _counts_by_name(query, bad)
-        msg = (
+        raise ScenarioError(
             f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named}). Leave "
             "them out, or draw finite outputs"
         )
-        raise ScenarioError(msg)
     return CountedRows.of(query, outputs, secrets, codes)
 
 
@@ -229,12 +223,11 @@ def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
     n_outside = int(np.count_nonzero(outside.any(axis=1)))
     if n_outside:
         named = _counts_by_name(query, outside)
-        msg = (
+        raise ScenarioError(
             f"{n_outside} of {len(outputs)} rows lie outside the public range ({named}). Give a "
             "range that holds them, or clip them to it with query.with_range(...); --range on the "
             "command line clips"
         )
-        raise ScenarioError(msg)
 
 
 def scan_files(
@@ -289,8 +282,7 @@ def scan_tables(
         try:
             tally.add_rows(scan.rows(table))
         except (TableError, ScenarioError) as error:
-            msg = f"table {number}: {error}"
-            raise type(error)(msg) from None
+            raise type(error)(f"table {number}: {error}") from None
         progress(tally.n_rows + tally.n_dropped, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
@@ -388,8 +380,9 @@ def scan_outputs(
     [[1, 0, 0, 1], [0, 0, 1, 0]]
     """
     if query.range is None:
-        msg = "outputs are counted on a public range; clip the query with query.with_range(...)"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            "outputs are counted on a public range; clip the query with query.with_range(...)"
+        )
     tally = Tally(grid)
     for number, (secret, block) in enumerate(blocks):
         try:
@@ -397,8 +390,7 @@ def scan_outputs(
             codes = np.zeros(len(outputs), dtype=np.int64)
             tally.add_rows(counted_outputs(query, outputs, [secret], codes))
         except (ScenarioError, TableError) as error:
-            msg = f"block {number}: {error}"
-            raise type(error)(msg) from None
+            raise type(error)(f"block {number}: {error}") from None
         progress(tally.n_rows, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
@@ -431,14 +423,14 @@ def streamed_scenario(
     n_rows = histograms.n_rows
     check_group_sizes(list(n_rows.values()))
     if scan.grid != histograms.grid:
-        msg = (
+        raise ScenarioError(
             "the histograms were made by another scan: profile, range or bins differ. Scan the "
             "data again"
         )
-        raise ScenarioError(msg)
     if strata is not None and set(strata) != set(n_rows):
-        msg = "the strata must be those of the secrets that were counted; spill the rows again"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            "the strata must be those of the secrets that were counted; spill the rows again"
+        )
     distributions = histograms.distributions()
     if strata is not None:
         distributions = {
@@ -477,10 +469,9 @@ def check_some(n_rows: int, n_dropped: int) -> None:
     """Refuse a scan that has counted no row."""
     if not n_rows:
         dropped = f": all {n_dropped} have missing values" if n_dropped else ""
-        msg = (
+        raise TableError(
             f"there are no rows to count{dropped}; give data with at least two rows for each secret"
         )
-        raise TableError(msg)
 
 
 def _counts_by_name(query: Query, flags: npt.NDArray[np.bool_]) -> str:
@@ -576,18 +567,16 @@ class Checkpoint:
         head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
         facts = self._facts(head, body) if separator else None
         if facts is None:
-            msg = (
+            raise StorageError(
                 f"{str(self._path)!r} is not a checkpoint of a scan, or it is damaged; name another"
             )
-            raise StorageError(msg)
         identity = facts["identity"]
         other = [name for name, value in self._identity.items() if identity.get(name) != value]
         if other:
-            msg = (
+            raise StorageError(
                 f"the checkpoint {str(self._path)!r} was made with another {' and '.join(other)}; "
                 "its counts do not belong here. Name another file, or remove it"
             )
-            raise StorageError(msg)
         return Histograms.from_bytes(body), Position(*facts["position"])
 
     def save(self, histograms: Histograms, position: Position) -> None:
@@ -654,8 +643,7 @@ def _tables(
             if rest.num_rows:
                 yield piece, rest, Position(index, seen, n_rows, start.ahead)
         if not seen:
-            msg = f"{piece} has no rows; leave it out"
-            raise TableError(msg)
+            raise TableError(f"{piece} has no rows; leave it out")
 
 
 def _prepared_ahead(
@@ -693,5 +681,4 @@ def _rows_of(scan: RowScan, piece: Piece, table: object) -> CountedRows:
                 scan.rows(pa.concat_tables(batches(piece, scan.reading)))
             except (TableError, ScenarioError) as whole:
                 raised = whole
-        msg = f"{piece}: {raised}"
-        raise type(raised)(msg) from None
+        raise type(raised)(f"{piece}: {raised}") from None

@@ -77,12 +77,11 @@ class Confidence:
     def __attrs_post_init__(self) -> None:
         check_between(0, 1, failure_probability=self.failure_probability)
         if (self.band is None) != (self.tails is None) or not (self.on_sphere or self.band):
-            msg = (
+            raise ArgumentError(
                 "a failure probability belongs to bands (with band and tails), to drawn directions "
                 f"(on_sphere), or to both; got band {self.band!r}, tails {self.tails!r}, on_sphere "
                 f"{self.on_sphere!r}"
             )
-            raise ArgumentError(msg)
         if self.band is not None and self.tails is not None:
             check_one_of(BANDS, band=self.band)
             check_one_of(TAILS, tails=self.tails)
@@ -148,33 +147,29 @@ class Slices:
     def __attrs_post_init__(self) -> None:
         differences, profile = self.differences, self.profile
         if not is_a(differences, GapTables | GaussianPairs):
-            msg = f"{differences!r} has no gaps along slices; use gap_tables(...)"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{differences!r} has no gaps along slices; use gap_tables(...)")
         fits = (
             differences.n_slices == profile.n_directions
             if isinstance(differences, GapTables)
             else differences.dim == profile.dim
         )
         if not fits or self.missing.shape != (differences.n_instances,):
-            msg = (
+            raise ArgumentError(
                 f"{differences!r} was not made along the slices of {profile!r}; make the gaps with "
                 "this profile"
             )
-            raise ArgumentError(msg)
         if isinstance(profile, SampledSphere) != (self.sphere is not None):
-            msg = (
+            raise ArgumentError(
                 "the sphere as profile, and only it, needs the term for drawing directions; give "
                 "sphere=SphereTerm(...) with a SampledSphere, and None with a FiniteProfile"
             )
-            raise ArgumentError(msg)
         if self.sphere is not None and (
             self.missing.any() or isinstance(differences, GaussianPairs)
         ):
-            msg = (
+            raise ArgumentError(
                 "the sphere as profile needs a public range, and gaps on all levels; clip the "
                 "query with query.with_range(...), or use a FiniteProfile"
             )
-            raise ArgumentError(msg)
 
     @property
     def envelopes(self) -> tuple[Envelope, ...]:
@@ -189,11 +184,10 @@ class Slices:
     def check_whole(self) -> None:
         """Check that no level is left out: a Rényi claim needs the gaps on all levels."""
         if self.missing.any():
-            msg = (
+            raise ArgumentError(
                 "these gaps leave out the tails, so they bound no Rényi divergence; use a query "
                 "with a public range, or claim sliced (epsilon, delta) with ApproximateGuarantee"
             )
-            raise ArgumentError(msg)
 
 
 @final
@@ -222,17 +216,15 @@ class Full:
 
     def __attrs_post_init__(self) -> None:
         if not is_a(self.differences, MatchingTables | GaussianPairs | None):
-            msg = (
+            raise ArgumentError(
                 f"{self.differences!r} does not bound the whole output: gaps along slices may be "
                 "shorter than every coupling. Use coupling_tables(...)"
             )
-            raise ArgumentError(msg)
         if self.shape is not None and self.shape.dim != self.dim:
-            msg = (
+            raise ArgumentError(
                 f"the shape has {self.shape.dim} coordinates, the query {self.dim}; give a matrix "
                 "of the query's size"
             )
-            raise ArgumentError(msg)
 
     @property
     def are_equal(self) -> bool:
@@ -347,11 +339,10 @@ def sphere_term(
     if confidence is None or not confidence.on_sphere:
         return None
     if range_ is None:
-        msg = (
+        raise ScenarioError(
             "the sphere as profile needs a query with a public range: only a range bounds what "
             "directions that were not drawn can show. Use query.with_range(...), or FiniteProfile"
         )
-        raise ScenarioError(msg)
     halfwidth = confidence.sphere_halfwidth(profile.n_directions)
     return SphereTerm(halfwidth=halfwidth, diameter=range_.diameter(scales))
 
@@ -401,8 +392,9 @@ def _mixture(distribution: Distribution) -> GaussianMixture:
     if isinstance(distribution, GaussianDistribution):
         return GaussianMixture.weighted([distribution], [1.0])
     if not isinstance(distribution, GaussianMixture):
-        msg = f"a Gaussian cannot be compared with a {distribution.kind} distribution"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            f"a Gaussian cannot be compared with a {distribution.kind} distribution"
+        )
     return distribution
 
 
@@ -430,8 +422,9 @@ def _sampled_slices(
     compared: _Compared, profile: Profile, confidence: Confidence | None
 ) -> BandTables:
     if confidence is None:
-        msg = "sampled distributions need a failure probability; give failure_probability"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            "sampled distributions need a failure probability; give failure_probability"
+        )
     pairs = compared.pairs
     ranked, range_ends = ranked_distributions(compared.scenario, compared.distributions, profile)
     kind = confidence.band or "order_statistics"
@@ -441,13 +434,12 @@ def _sampled_slices(
     for a, b in pairs:
         if not (bands[a].covered & bands[b].covered).any():
             needed = samples_for_tail(0.5, share, kind)
-            msg = (
+            raise CalibrationError(
                 f"too few samples: {min(sizes[a], sizes[b])} of a distribution cover no level at "
                 f"failure probability {confidence.failure_probability:g} over "
                 f"{profile.n_directions} directions; at least {needed} cover half of them. Take "
                 "more samples, fewer directions or a larger failure probability"
             )
-            raise CalibrationError(msg)
     ends = (
         profile.n_directions if confidence.tails == "in_delta" or range_ends is None else range_ends
     )
@@ -559,8 +551,9 @@ def ranked_distributions(
         if any(distribution.grid != grid for distribution in counted) or not np.array_equal(
             grid.directions, profile.directions
         ):
-            msg = "the draws were counted along other directions; scan them with this profile"
-            raise ScenarioError(msg)
+            raise ScenarioError(
+                "the draws were counted along other directions; scan them with this profile"
+            )
         return list(counted), None if query.range is None else grid.ends
     samples = [
         SortedSample.of(distribution, profile.directions)
@@ -576,6 +569,7 @@ def _all(distributions: Sequence[Distribution], kind: type[Kind]) -> list[Kind]:
         distribution for distribution in distributions if isinstance(distribution, kind)
     ]
     if len(kept) != len(distributions):
-        msg = "the distributions of a scenario must be of one kind, all kept or all counted in bins"
-        raise ScenarioError(msg)
+        raise ScenarioError(
+            "the distributions of a scenario must be of one kind, all kept or all counted in bins"
+        )
     return kept

@@ -125,8 +125,9 @@ class Cut:
     def __attrs_post_init__(self) -> None:
         check_count(1, n_rows=self.n_rows, n_strata=self.n_strata)
         if self.n_strata > self.n_rows:
-            msg = f"n_strata must be at most n_rows = {self.n_rows}, got {self.n_strata}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"n_strata must be at most n_rows = {self.n_rows}, got {self.n_strata}"
+            )
 
     def first(self, stratum: int) -> int:
         """The first place with mass in a stratum."""
@@ -275,15 +276,18 @@ class SpillFolder:
             try:
                 self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             except OSError as error:
-                msg = f"cannot make a temporary folder: {error.strerror or error}; set TMPDIR"
-                raise StorageError(error.errno, msg) from error
+                raise StorageError(
+                    error.errno,
+                    f"cannot make a temporary folder: {error.strerror or error}; set TMPDIR",
+                ) from error
         else:
             self.path = Path(path)
             make_folder(self.path, 0o700)
         lock = _locked(self.path / _LOCK)
         if lock is None:
-            msg = f"the folder {str(self.path)!r} is used by another process; name another one"
-            raise StorageError(msg)
+            raise StorageError(
+                f"the folder {str(self.path)!r} is used by another process; name another one"
+            )
         self._finalizer = weakref.finalize(
             self, _release, self.path, lock, os.getpid(), remove=self.is_temporary
         )
@@ -305,11 +309,10 @@ class SpillFolder:
                 file.seek(start)
                 return file.read(n_bytes)
         except StorageError as error:
-            msg = (
+            raise StorageError(
                 f"the strata in {str(self.path)!r} are gone or cannot be read: spilled rows are "
                 "removed with their folder. Spill them again"
-            )
-            raise StorageError(msg) from error
+            ) from error
 
     def empty(self) -> None:
         """Remove the files of an earlier spill, and no others."""
@@ -327,8 +330,10 @@ def _locked(path: Path) -> IO[bytes] | None:
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         file = os.fdopen(os.open(path, flags, CONFIDENTIAL), "r+b")
     except OSError as error:
-        msg = f"cannot write {str(path)!r}: {error.strerror or error}; name another folder"
-        raise StorageError(error.errno, msg) from error
+        raise StorageError(
+            error.errno,
+            f"cannot write {str(path)!r}: {error.strerror or error}; name another folder",
+        ) from error
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -418,11 +423,10 @@ class Spill:
         announce(self.n_bytes)
         free = shutil.disk_usage(folder.path).free
         if free < self.n_bytes + ROOM:
-            msg = (
+            raise StorageError(
                 f"the strata take {self.n_bytes / 2**30:.3g} GiB in {str(folder.path)!r}, where "
                 f"{free / 2**30:.3g} GiB are free. Name a folder with more room, or set TMPDIR"
             )
-            raise StorageError(msg)
         folder.empty()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         self._file = os.fdopen(os.open(folder.rows_file, flags, CONFIDENTIAL), "wb", buffering=0)
@@ -464,8 +468,10 @@ class Spill:
                 content = content[self._file.write(content) :]
         except OSError as error:
             reason = error.strerror or str(error)
-            msg = f"cannot write {str(self._folder.rows_file)!r}: {reason}; nothing was kept"
-            raise StorageError(error.errno, msg) from error
+            raise StorageError(
+                error.errno,
+                f"cannot write {str(self._folder.rows_file)!r}: {reason}; nothing was kept",
+            ) from error
 
     def finished(self, identity: Mapping[str, str]) -> dict[str, SpilledStrata]:
         """The strata of every secret, once all rows were added; they are on the disk then."""
@@ -494,11 +500,10 @@ def check_spillable(histograms: Histograms) -> None:
     """Refuse secrets with more rows than a coupling can count."""
     most = max(histograms.n_rows.values(), default=0)
     if most >= LARGEST_TOTAL:
-        msg = (
+        raise ScenarioError(
             f"a secret has {most:,} rows, and couplings count fewer than {LARGEST_TOTAL:,}; leave "
             "the strata out, and the range bounds the whole output"
         )
-        raise ScenarioError(msg)
 
 
 class _Part:
@@ -574,11 +579,10 @@ def spilled_before(
         if digest(canonical_json(facts)) != stated or facts["format"] != FORMAT:
             raise _damaged(folder.path)
         if facts["version"] != VERSION or facts["identity"] != dict(identity):
-            msg = (
+            raise StorageError(
                 f"the strata in {str(folder.path)!r} are of other data or another scan. Name "
                 "another folder, or remove it"
             )
-            raise StorageError(msg)
         strata = {
             secret: _strata_of(facts["secrets"][secret], cut, dim, offset, folder)
             for secret, (cut, offset) in cuts.items()
@@ -625,8 +629,9 @@ def stratum_distribution(
     """One stratum as a distribution, in the coordinates that a shape whitens."""
     rows, masses = stratum
     if len(rows) != len(masses) or not np.isfinite(rows).all():
-        msg = "a stratum must have finite rows and a mass for each; spill the rows again"
-        raise StorageError(msg)
+        raise StorageError(
+            "a stratum must have finite rows and a mass for each; spill the rows again"
+        )
     outputs = rows if shape is None else shape.whitened(rows, center)
     return FiniteDistribution(outputs=outputs, counts=masses)
 

@@ -97,33 +97,30 @@ class DistanceTables:
     def check(self) -> None:
         """Check that the arrays fit together; for tables read from a file."""
         if not len(self.totals) or len(self.starts) < 2:
-            msg = (
+            raise ArgumentError(
                 f"gap tables need at least one instance and one slice, got {len(self.totals)} "
                 f"instances and {len(self.starts)} starts"
             )
-            raise ArgumentError(msg)
         steps = np.diff(self.starts)
         all_rows = len(self.starts) == self.n_slices * self.n_instances + 1 and self.starts[0] == 0
         fits = (
             all_rows and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)
         )
         if not (fits and len(self.equal) == self.n_instances and np.isfinite(self.gaps).all()):
-            msg = (
+            raise ArgumentError(
                 "gap tables do not fit together: starts must cut gaps and counts, of equal length, "
                 f"into one row for each of {self.n_slices} slices and {self.n_instances} "
                 "instances, and gaps must be finite"
             )
-            raise ArgumentError(msg)
         falls = np.diff(self.gaps, append=0.0) < 0
         falls[self.starts[1:] - 1] = True
         sums = np.add.reduceat(self.counts, self.starts[:-1])
         complete = np.array_equal(sums, np.tile(self.totals, self.n_slices))
         if not (falls.all() and complete and self.counts.min() >= 1 and self.gaps.min() >= 0):
-            msg = (
+            raise ArgumentError(
                 "gap tables must fall within a row, and their masses must sum to 1; make them "
                 "with gap_tables"
             )
-            raise ArgumentError(msg)
 
     @property
     def n_instances(self) -> int:

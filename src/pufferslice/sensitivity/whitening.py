@@ -43,40 +43,38 @@ class Shape:
     def __attrs_post_init__(self) -> None:
         matrix = self.whitening
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-            msg = f"a shape needs a square matrix, got shape {matrix.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"a shape needs a square matrix, got shape {matrix.shape}")
         check_finite(whitening=matrix)
         if np.triu(matrix, 1).any() or not np.diagonal(matrix).min() > 0:
-            msg = (
+            raise ArgumentError(
                 "the whitening matrix of a shape must be lower triangular with a positive "
                 "diagonal; use Shape.of_covariance(...)"
             )
-            raise ArgumentError(msg)
         stretch = np.linalg.norm(matrix, 2) * np.linalg.norm(self.coloring, 2)
         if not stretch <= MOST_STRETCH:
-            msg = (
+            raise ArgumentError(
                 "the shape is nearly singular: the noise of one direction would be more than "
                 f"{MOST_STRETCH:.1e} times that of another. Use a larger guard, or other scales"
             )
-            raise ArgumentError(msg)
 
     @classmethod
     def of_covariance(cls, covariance: Any) -> "Shape":  # whatever numpy can read
         """The shape of noise with this covariance, up to a factor: its mean variance is 1."""
         matrix = locked(covariance)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-            msg = f"a covariance of noise must be a square matrix, got shape {matrix.shape}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"a covariance of noise must be a square matrix, got shape {matrix.shape}"
+            )
         check_finite(covariance=matrix)
         if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
-            msg = "a covariance of noise must be symmetric"
-            raise ArgumentError(msg)
+            raise ArgumentError("a covariance of noise must be symmetric")
         size = float(np.trace(matrix)) / len(matrix)
         try:
             factor = np.linalg.cholesky((matrix + matrix.T) / (2 * size if size > 0 else 1.0))
         except np.linalg.LinAlgError:
-            msg = "a covariance of noise must be positive definite: noise hides every direction"
-            raise ArgumentError(msg) from None
+            raise ArgumentError(
+                "a covariance of noise must be positive definite: noise hides every direction"
+            ) from None
         return cls(whitening=_inverse(np.asarray(factor, dtype=np.float64)))
 
     @property

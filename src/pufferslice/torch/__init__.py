@@ -10,8 +10,9 @@ from pufferslice.errors import MissingExtraError
 try:
     import torch  # noqa: F401 - only to say which extra is missing
 except ModuleNotFoundError as error:
-    msg = "training needs torch; install it with: pip install 'pufferslice[torch]'"
-    raise MissingExtraError(msg) from error
+    raise MissingExtraError(
+        "training needs torch; install it with: pip install 'pufferslice[torch]'"
+    ) from error
 
 from pufferslice.torch.batches import Batch
 from pufferslice.torch.model_checks import replace_batchnorm, validate

@@ -49,18 +49,16 @@ class Source:
         if isinstance(dataset, IterableDataset) or not (
             hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         ):
-            msg = (
+            raise ArgumentError(
                 f"dataset must give its length and its records by position, and a "
                 f"{type(dataset).__name__} does not; a plan draws from a known number of records "
                 "by itself. Of a DataLoader, give its .dataset"
             )
-            raise ArgumentError(msg)
         if len(dataset) != n_records:
-            msg = (
+            raise TrainingError(
                 f"dataset has {len(dataset)} records and the plan has {n_records}; the cost holds "
                 "for the plan's number only. Make the plan with the number of records"
             )
-            raise TrainingError(msg)
 
     def fetch(self, block: Block) -> Examples:
         """The examples of a block.
@@ -163,8 +161,9 @@ class Batch:
         block = self.blocks[number]
         examples = self.fetched[number] if number in self.fetched else self.source.fetch(block)
         if any(len(tensor) != len(block.indices) for tensor in leaves(examples)):
-            msg = f"block {number} of the batch must have one row for each of its records"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"block {number} of the batch must have one row for each of its records"
+            )
         return examples
 
     def __repr__(self) -> str:

@@ -34,11 +34,10 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
     """
     check_one_of(WORLDS, world=world)
     if not isinstance(plan.clipping, FlatClipping):
-        msg = (
+        raise ArgumentError(
             "a canary has one weight and needs flat clipping; audit the plan with "
             "attrs.evolve(plan, clipping=FlatClipping(norm=1.0)), which has the same cost"
         )
-        raise ArgumentError(msg)
     distribution, norm = plan.differing, plan.clipping.norm
     distribution.check_whole()
     shares = np.exp(distribution.log_probabilities)

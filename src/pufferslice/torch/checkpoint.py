@@ -76,14 +76,14 @@ class Checkpoint:
         except _UNREADABLE as error:
             raise _damaged(where) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            msg = f"{where} is not a checkpoint of pufferslice; give one that trainer.save wrote"
-            raise TrainingError(msg)
+            raise TrainingError(
+                f"{where} is not a checkpoint of pufferslice; give one that trainer.save wrote"
+            )
         if content.get("version") != VERSION:
-            msg = (
+            raise TrainingError(
                 f"{where} is a checkpoint of version {content.get('version')!r}, this program "
                 f"reads version {VERSION}; resume with the program that wrote it"
             )
-            raise TrainingError(msg)
         if content.pop("digest", None) != _content_digest(content):
             raise _damaged(where)
         names = [field.name for field in attrs.fields(cls) if field.name != "states"]
@@ -96,12 +96,11 @@ def check_readable(raw: bytes) -> None:
     try:
         Checkpoint.from_bytes(raw, "the checkpoint")
     except TrainingError as error:
-        msg = (
+        raise ArgumentError(
             "the state of the model, the optimizer or the scheduler holds more than tensors and "
             "numbers, so a checkpoint of it could not be read back safely; train without a folder, "
             f"or without that part ({error.__cause__})"
-        )
-        raise ArgumentError(msg) from error
+        ) from error
 
 
 class Learner(NamedTuple):
@@ -132,15 +131,13 @@ class Learner(NamedTuple):
     def check_fits(self, checkpoint: Checkpoint, plan: TrainingPlan) -> None:
         """Raise unless the checkpoint has this plan, model, optimizer and scheduler."""
         if checkpoint.plan != plan_digest(plan):
-            msg = "the checkpoint follows another plan; a new plan needs a new run"
-            raise TrainingError(msg)
+            raise TrainingError("the checkpoint follows another plan; a new plan needs a new run")
         difference = next(self._differences(checkpoint), None)
         if difference is not None:
-            msg = (
+            raise TrainingError(
                 f"the checkpoint does not fit, because of {difference}; make model, optimizer and "
                 "scheduler as they were when the run began, frozen parameters included"
             )
-            raise TrainingError(msg)
 
     def _differences(self, checkpoint: Checkpoint) -> Iterator[str]:
         if tuple(checkpoint.names) != self.names:

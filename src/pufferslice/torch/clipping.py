@@ -194,17 +194,15 @@ class ClippedSums:
             total = self._processes.add_up(totals)
         sums, losses, flags, weights = np.split(total, places)
         if n_failed := int(flags[1]):
-            msg = (
+            raise TrainingError(
                 f"{n_failed} of the processes of the run failed in this step; their output says "
                 "why. The step was not taken"
             )
-            raise TrainingError(msg)
         if (weights != weights[0]).any():
-            msg = (
+            raise TrainingError(
                 "the processes of the run have different weights. Change the model in all of them "
                 "alike, or in none, and resume from the last checkpoint"
             )
-            raise TrainingError(msg)
         n_examples = len(batch.indices)
         total_loss = math.fsum(losses.view(np.float64)) if n_examples else math.nan
         return StepSums(sums, total_loss / max(1, n_examples), int(flags[0]))
@@ -225,8 +223,7 @@ class ClippedSums:
         """
         method = self.method
         if method is None:
-            msg = "a batch is summed after prepare"
-            raise ArgumentError(msg)
+            raise ArgumentError("a batch is summed after prepare")
         state = torch.get_rng_state()
         parameters = [*self._model.parameters()]
         before = [_sum_of_bits(parameter) for parameter in parameters]
@@ -250,19 +247,17 @@ class ClippedSums:
         finally:
             torch.set_rng_state(state)
         if drawn and method.at_once and not method.draws:
-            msg = (
+            raise TrainingError(
                 "the model drew random numbers that it did not draw in its first run, so they were "
                 "not seeded; the step was not taken. Make the trainer with the model in the mode "
                 "in which it is trained (model.train())"
             )
-            raise TrainingError(msg)
         if before != [_sum_of_bits(parameter) for parameter in parameters]:
-            msg = (
+            raise TrainingError(
                 "the model wrote to its parameters, which it did not in its first run; the step "
                 "was not taken. Change weights between steps: what a forward pass writes would "
                 "show how many were run"
             )
-            raise TrainingError(msg)
         return sum(left_out)
 
     @contextlib.contextmanager
@@ -300,12 +295,11 @@ class ClippedSums:
                 weights, finite = self._weights(contributions, len(block_losses), grid, block)
                 left_out = int((~finite).sum())
                 if left_out and self._non_finite == "stop":
-                    msg = (
+                    raise TrainingError(
                         "an example has a gradient that is NaN or infinite, and the plan says "
                         "'stop'; the step was not taken. Use a loss and inputs whose gradients are "
                         "always finite, or a plan with non_finite='zero'"
                     )
-                    raise TrainingError(msg)
                 by_layer = [Weights(row) for row in weights]
                 while contributions:
                     # each is freed before the sum of the next one
@@ -369,11 +363,10 @@ def _sum_of_bits(parameter: Tensor) -> int:
 def check_radii(grid: SumGrid) -> None:
     """Raise unless single precision keeps its digits at these clip norms."""
     if not (grid.radii.min() >= _LEAST_RADIUS and grid.radii.max() <= 1 / _LEAST_RADIUS):
-        msg = (
+        raise ArgumentError(
             f"clip norms must lie between {_LEAST_RADIUS:.0e} and {1 / _LEAST_RADIUS:.0e}, where "
             f"single precision keeps its digits; got {grid.radii.tolist()}"
         )
-        raise ArgumentError(msg)
 
 
 def _results(
@@ -444,8 +437,7 @@ def _named_errors() -> Iterator[None]:
     except PuffersliceError:
         raise
     except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        msg = (
+        raise TrainingError(
             f"the model or loss_fn raised {type(error).__name__} on a block of examples, and the "
             "step was not taken; check for labels out of range and inputs of a wrong shape or type"
-        )
-        raise TrainingError(msg) from error
+        ) from error

@@ -87,12 +87,11 @@ class Processes:
             with contextlib.suppress(RuntimeError, ValueError):
                 distributed.destroy_process_group(self._group)
             reason = str(error).split("\n", maxsplit=1)[0]
-            msg = (
+            raise TrainingError(
                 f"process {self.rank} of {self.size} lost another process of the run, so the step "
                 "was not taken. Start the run again with any number of processes and call "
                 f"trainer.resume(): it resumes from the last checkpoint ({reason})"
-            )
-            raise TrainingError(msg) from error
+            ) from error
 
 
 def joined_processes() -> Processes:

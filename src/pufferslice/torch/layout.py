@@ -51,11 +51,10 @@ class ParameterLayout:
         """Place of the sums of a parameter; raises if they do not fit, as kernels do not check."""
         n_numbers = self.parameters[position].numel()
         if sums.shape != (n_numbers,):
-            msg = (
+            raise TrainingError(
                 f"a sum of {sums.numel()} numbers for parameter {self.names[position]!r} of "
                 f"{n_numbers}; the step was not taken. Please report the model"
             )
-            raise TrainingError(msg)
         return self.slices[position]
 
     def set_gradients(self, noisy: Integers, scales: Floats) -> None:
@@ -76,8 +75,9 @@ def layout_of(model: nn.Module, clipping: Clipping) -> ParameterLayout:
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not trained:
-        msg = "the model has no trainable parameter; call requires_grad_(True) on what to train"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the model has no trainable parameter; call requires_grad_(True) on what to train"
+        )
     names = tuple(name for name, _ in trained)
     if isinstance(clipping, LayerClipping):
         layers = tuple(_layer_of(name, clipping.names) for name in names)
@@ -89,12 +89,11 @@ def layout_of(model: nn.Module, clipping: Clipping) -> ParameterLayout:
     )
     if isinstance(clipping, LayerClipping) and layout.sizes != tuple(clipping.sizes):
         wrong = next(i for i, n in enumerate(layout.sizes) if n != clipping.sizes[i])
-        msg = (
+        raise ArgumentError(
             f"layer {clipping.names[wrong]!r} has {layout.sizes[wrong]} trainable parameters in "
             f"the model and {clipping.sizes[wrong]} in the plan; make the plan with the sizes of "
             "this model"
         )
-        raise ArgumentError(msg)
     return layout
 
 
@@ -102,9 +101,8 @@ def _layer_of(name: str, layers: tuple[str, ...]) -> int:
     matches = [i for i, layer in enumerate(layers) if f"{name}.".startswith(f"{layer}.")]
     if len(matches) != 1:
         problem = "no layer" if not matches else "several layers"
-        msg = (
+        raise ArgumentError(
             f"parameter {name!r} belongs to {problem} of the plan's clipping; its layers must be "
             "names of modules or parameters that cover every trainable parameter once"
         )
-        raise ArgumentError(msg)
     return matches[0]

@@ -98,11 +98,9 @@ class RunLedger:
                 values = (run, plan_digest, int(n_steps))
                 connection.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", values)
             elif row[0] != run:
-                msg = f"run ledger {str(self.path)!r} is of run {row[0]}, not of {run}"
-                raise LedgerError(msg)
+                raise LedgerError(f"run ledger {str(self.path)!r} is of run {row[0]}, not of {run}")
             elif row[1:] != (plan_digest, n_steps):
-                msg = f"run {run} follows another plan; a new plan needs a new run"
-                raise LedgerError(msg)
+                raise LedgerError(f"run {run} follows another plan; a new plan needs a new run")
             else:
                 self._unfinished(connection)
 
@@ -127,12 +125,11 @@ class RunLedger:
             if row is None:
                 raise _wrong_step(connection, run, step)
             if row[0] != tag:
-                msg = (
+                raise RewindError(
                     f"step {step} was taken before with other sums: the data, the model or the "
                     "machine changed. Its noise is not drawn a second time. Resume the latest "
                     f"checkpoint on the machine that wrote it, or {NEW_RUN}"
                 )
-                raise RewindError(msg)
 
     def record_checkpoint(self, step: int, digest: str) -> None:
         """Record a checkpoint after its file was written; all steps so far are then durable.
@@ -163,11 +160,10 @@ class RunLedger:
             is_known = connection.execute(query, (digest,)).fetchone() is not None
             if not is_known and step == _next_step(connection):
                 return
-        msg = (
+        raise RewindError(
             f"this is not the latest checkpoint of run {run.name}: it was saved at step {step}, "
             f"and training continued from there. Resume from the latest one, or {NEW_RUN}"
         )
-        raise RewindError(msg)
 
     def finish(self, n_steps: int) -> None:
         """Record that the run ended after `n_steps` steps; repeating the call does no harm."""
@@ -176,8 +172,9 @@ class RunLedger:
             if run.taken != n_steps:
                 self._unfinished(connection)
             if n_steps > run.n_steps:
-                msg = f"run {run.name} has a plan of {run.n_steps} steps; it cannot have {n_steps}"
-                raise LedgerError(msg)
+                raise LedgerError(
+                    f"run {run.name} has a plan of {run.n_steps} steps; it cannot have {n_steps}"
+                )
             connection.execute("UPDATE runs SET taken = ?", (int(n_steps),))
 
     def close(self) -> None:
@@ -191,18 +188,16 @@ class RunLedger:
     def _run(self, connection: sqlite3.Connection) -> RecordedRun:
         row = connection.execute("SELECT run, plan, n_steps, taken FROM runs").fetchone()
         if row is None:
-            msg = f"run ledger {str(self.path)!r} holds no run; start one"
-            raise LedgerError(msg)
+            raise LedgerError(f"run ledger {str(self.path)!r} holds no run; start one")
         return RecordedRun(*row)
 
     def _unfinished(self, connection: sqlite3.Connection) -> RecordedRun:
         run = self._run(connection)
         if run.taken is not None:
-            msg = (
+            raise LedgerError(
                 f"run {run.name} ended after {run.taken} of {run.n_steps} steps, and its key is "
                 f"destroyed; {NEW_RUN}"
             )
-            raise LedgerError(msg)
         return run
 
     @contextlib.contextmanager
@@ -235,8 +230,7 @@ class RunLedger:
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
             reason = database_problem(self.path, error)
-            msg = f"run ledger {str(self.path)!r} cannot be used: {reason}"
-            raise LedgerError(msg) from error
+            raise LedgerError(f"run ledger {str(self.path)!r} cannot be used: {reason}") from error
 
     def _leave_inherited(self) -> None:
         """Neither use nor close a connection of the parent process: either may damage the file."""
@@ -263,8 +257,9 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
         raise
     if version != VERSION:
         connection.close()
-        msg = f"run ledger {str(path)!r} has version {version!r}, this program reads {VERSION}"
-        raise LedgerError(msg)
+        raise LedgerError(
+            f"run ledger {str(path)!r} has version {version!r}, this program reads {VERSION}"
+        )
     return connection
 
 

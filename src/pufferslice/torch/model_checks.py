@@ -54,13 +54,11 @@ def validate(model: nn.Module) -> None:
     >>> validate(nn.Sequential(nn.Linear(4, 32), nn.GroupNorm(2, 32), nn.ELU(), nn.Linear(32, 2)))
     """
     if not is_a(model, nn.Module):
-        msg = f"model must be a torch.nn.Module, got {type(model).__name__}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     inner = uncompiled(model)
     problems = [*layer_problems(inner), *_parameter_problems(inner)]
     if problems:
-        msg = f"the model cannot be trained under a plan: {'; '.join(problems)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"the model cannot be trained under a plan: {'; '.join(problems)}")
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -90,8 +88,7 @@ def replace_batchnorm(model: nn.Module) -> nn.Module:
     GroupNorm(2, 32, eps=1e-05, affine=True...)
     """
     if problem := _lazy_problem(model):
-        msg = f"batch normalisation cannot be replaced yet: {problem}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"batch normalisation cannot be replaced yet: {problem}")
     replaced = copy.deepcopy(model)
     places = [
         (name, layer)
@@ -112,39 +109,36 @@ def check_unchanged(model: nn.Module, layout: ParameterLayout) -> None:
     validate(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if [*map(id, trained)] != [*map(id, layout.parameters)]:
-        msg = (
+        raise ArgumentError(
             "the trainable parameters of the model are not those that the trainer was made with; "
             "freeze, replace or convert parameters before the trainer is made"
         )
-        raise ArgumentError(msg)
 
 
 def check_optimizer(optimizer: Optimizer, layout: ParameterLayout) -> None:
     """Raise unless the optimizer takes one gradient per step and holds all trained parameters."""
     if not is_a(optimizer, Optimizer):
-        msg = f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
+        )
     if isinstance(optimizer, optim.LBFGS) or _step_needs_arguments(optimizer):
-        msg = (
+        raise ArgumentError(
             f"optimizer {type(optimizer).__name__} evaluates the loss again within a step, and a "
             "plan gives one noisy gradient per step; use one without closure, such as SGD or Adam"
         )
-        raise ArgumentError(msg)
     trained = {id(parameter) for parameter in layout.parameters}
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if not held <= trained:
-        msg = (
+        raise ArgumentError(
             "the optimizer holds a tensor that is not a trainable parameter of the model, and its "
             "gradient would get no noise; make it with the trainable parameters of the model"
         )
-        raise ArgumentError(msg)
     for name, parameter in zip(layout.names, layout.parameters, strict=True):
         if id(parameter) not in held:
-            msg = (
+            raise ArgumentError(
                 f"trainable parameter {name!r} is not in the optimizer: it would use clip norm and "
                 "never change. Add it to the optimizer, or freeze it by requires_grad_(False)"
             )
-            raise ArgumentError(msg)
 
 
 def check_scheduler(scheduler: Any, optimizer: Optimizer) -> None:  # torch has no common class
@@ -152,17 +146,18 @@ def check_scheduler(scheduler: Any, optimizer: Optimizer) -> None:  # torch has 
     if scheduler is None:
         return
     if not callable(getattr(scheduler, "step", None)) or not hasattr(scheduler, "state_dict"):
-        msg = f"scheduler must be one of torch.optim.lr_scheduler, got {type(scheduler).__name__}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"scheduler must be one of torch.optim.lr_scheduler, got {type(scheduler).__name__}"
+        )
     if _step_needs_arguments(scheduler):
-        msg = (
+        raise ArgumentError(
             f"scheduler {type(scheduler).__name__} depends on a metric, and a schedule must not "
             "depend on the data; use one that depends on the step number only"
         )
-        raise ArgumentError(msg)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        msg = "the scheduler belongs to another optimizer; make it with the trainer's optimizer"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the scheduler belongs to another optimizer; make it with the trainer's optimizer"
+        )
 
 
 def device_of(layout: ParameterLayout) -> torch.device:
@@ -170,12 +165,11 @@ def device_of(layout: ParameterLayout) -> torch.device:
     devices = {parameter.device for parameter in layout.parameters}
     device = min(devices, key=str)
     if len(devices) > 1 or device.type not in _PRODUCTS:
-        msg = (
+        raise ArgumentError(
             "trained parameters must all be on one device, a processor or a CUDA device; they are "
             f"on {', '.join(sorted(map(str, devices)))}. Move the model with model.to('cpu') "
             "before the optimizer is made"
         )
-        raise ArgumentError(msg)
     return device
 
 
@@ -183,25 +177,22 @@ def check_precision(layout: ParameterLayout) -> None:
     """Raise unless torch computes gradients in the precision of the parameters."""
     device = device_of(layout).type
     if torch.is_autocast_enabled(device):
-        msg = (
+        raise ArgumentError(
             "autocast is on: gradients would be rounded to half precision, which the plan's clip "
             "norm does not cover; train outside torch.autocast, and leave it out of the model"
         )
-        raise ArgumentError(msg)
     if torch.is_inference_mode_enabled():
-        msg = "inference mode is on, and training needs gradients; train outside it"
-        raise ArgumentError(msg)
+        raise ArgumentError("inference mode is on, and training needs gradients; train outside it")
     if layout.parameters[0].dtype != torch.float32:
         return
     for product in _PRODUCTS[device]:
         setting = f"{product}.fp32_precision"
         precision = attrgetter(setting)(torch.backends)
         if precision not in {"none", "ieee"}:
-            msg = (
+            raise ArgumentError(
                 f"float32 products may be rounded to {precision} here, which the plan's clip "
                 f"norm does not cover; set torch.backends.{setting} = 'ieee'"
             )
-            raise ArgumentError(msg)
 
 
 def adam_warning(optimizer: Optimizer, plan: TrainingPlan, layout: ParameterLayout) -> str:
@@ -291,17 +282,15 @@ def _group_norm_for(name: str, layer: _BatchNorm) -> nn.GroupNorm:
     """The replacement of one layer, on the same device and in the same precision."""
     channels = layer.num_features
     if type(layer) not in _BATCH_NORMS:
-        msg = (
+        raise ArgumentError(
             f"{_called(name)} is a {type(layer).__name__}, whose replacement is not known; put "
             "nn.GroupNorm or nn.LayerNorm in its place by hand"
         )
-        raise ArgumentError(msg)
     if channels == 1 and not isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d):
-        msg = (
+        raise ArgumentError(
             f"{_called(name)} is a {type(layer).__name__} of one channel; normalised by itself, a "
             "single value is always 0. Leave the layer out"
         )
-        raise ArgumentError(msg)
     most = min(MOST_GROUPS, max(1, channels // LEAST_CHANNELS_PER_GROUP))
     n_groups = max(n for n in range(1, most + 1) if channels % n == 0)
     group_norm = nn.GroupNorm(n_groups, channels, eps=layer.eps, affine=layer.affine)

@@ -115,8 +115,9 @@ def small_convnet(shape: Sequence[int], n_classes: int, *, seed: int) -> nn.Sequ
     """
     _check_shape(shape, n_classes)
     if len(shape) != 3 or min(shape[1:]) < 2:
-        msg = f"shape must be channels, height and width, both at least 2; got {tuple(shape)}"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"shape must be channels, height and width, both at least 2; got {tuple(shape)}"
+        )
     channels, height, width = shape
     with torch.random.fork_rng(devices=[]):
         model = nn.Sequential(
@@ -135,8 +136,9 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits, targets, reduction="none")
     except IndexError:
         # Torch's own message contains the label of a record.
-        msg = f"targets must be from 0 to {logits.shape[-1] - 1}, the classes of the model"
-        raise TrainingError(msg) from None
+        raise TrainingError(
+            f"targets must be from 0 to {logits.shape[-1] - 1}, the classes of the model"
+        ) from None
 
 
 def n_parameters(model: nn.Module) -> int:
@@ -169,6 +171,5 @@ def _kaiming(model: nn.Sequential, seed: int) -> nn.Sequential:
 def _check_shape(shape: Sequence[int], n_classes: int) -> None:
     check_count(2, n_classes=n_classes)
     if not shape:
-        msg = "shape must have at least one dimension, got none"
-        raise ArgumentError(msg)
+        raise ArgumentError("shape must have at least one dimension, got none")
     check_count(1, **{f"dimension {i} of shape": size for i, size in enumerate(shape)})

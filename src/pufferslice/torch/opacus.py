@@ -29,11 +29,10 @@ try:
     from torch import nn
     from torch.utils.data import DataLoader, IterableDataset
 except ModuleNotFoundError as error:
-    msg = (
+    raise MissingExtraError(
         "the bridge to Opacus needs torch and opacus; install them with: "
         "pip install 'pufferslice[opacus]'"
-    )
-    raise MissingExtraError(msg) from error
+    ) from error
 
 Loader: TypeAlias = DataLoader[Any]
 
@@ -88,8 +87,9 @@ def opacus_sampling(data_loader: Loader) -> Poisson:
     can result: up to 6e-8 above 1 / len(data_loader), never below.
     """
     if isinstance(data_loader.dataset, IterableDataset):
-        msg = "data_loader must read a dataset with a length; Opacus cannot draw from an iterable"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "data_loader must read a dataset with a length; Opacus cannot draw from an iterable"
+        )
     return Poisson(n_records=_n_records(data_loader), rate=_largest_rate(1 / len(data_loader)))
 
 
@@ -113,17 +113,15 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
     def __init__(self, plan: TrainingPlan) -> None:
         super().__init__()
         if not isinstance(plan.sampling, Poisson):
-            msg = (
+            raise ArgumentError(
                 f"the plan's sampling is {plan.sampling.name!r}, and Opacus supports Poisson "
                 "sampling only; make the plan with opacus_sampling(data_loader)"
             )
-            raise ArgumentError(msg)
         if not isinstance(plan.clipping, FlatClipping):
-            msg = (
+            raise ArgumentError(
                 f"the plan's clipping is {plan.clipping.kind!r}, and the bridge to Opacus supports "
                 "flat clipping only; give the plan one clip norm"
             )
-            raise ArgumentError(msg)
         self._plan: Final = plan
         self._rate: Final = plan.sampling.rate
         self._n_taken = 0
@@ -142,11 +140,10 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         other values are refused.
         """
         if self._n_taken >= self.plan.n_steps:
-            msg = (
+            raise ArgumentError(
                 f"the plan has {self.plan.n_steps} steps, so there is no step {self._n_taken + 1}; "
                 "a longer run needs a longer plan from its start"
             )
-            raise ArgumentError(msg)
         return float(self.plan.noise_multipliers[self._n_taken])
 
     def watch(
@@ -159,11 +156,10 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         run = _Run(module, optimizer, data_loader)
         self._check(run)
         if optimizer.step_hook != self._before_update:
-            msg = (
+            raise ArgumentError(
                 "the optimizer does not report its steps to this accountant; set "
                 "engine.accountant to it before make_private"
             )
-            raise ArgumentError(msg)
         self._run = run
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
@@ -171,17 +167,15 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         self._watched()
         number = self._n_taken + 1
         if noise_multiplier != self.noise_multiplier:
-            msg = (
+            raise ArgumentError(
                 f"step {number} has noise_multiplier {noise_multiplier!r}, the plan has "
                 f"{self.noise_multiplier!r}; set it to the plan's before the step"
             )
-            raise ArgumentError(msg)
         if not self._is_planned_rate(sample_rate):
-            msg = (
+            raise ArgumentError(
                 f"step {number} draws at rate {sample_rate!r}, the plan at {self._rate!r}; make "
                 "one step per batch"
             )
-            raise ArgumentError(msg)
         self._n_taken = number
 
     def guarantee(self) -> Guarantee:
@@ -191,8 +185,9 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
 
     def _check_started(self) -> None:
         if not self._n_taken:
-            msg = "no step has been counted, so there is nothing to guarantee yet; train first"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "no step has been counted, so there is nothing to guarantee yet; train first"
+            )
 
     def certificate(self, *, data: str) -> Certificate:
         """The certificate of the watched run: the plan's cost.
@@ -243,33 +238,31 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         """Resume from a state of the same plan; `watch` the new objects before the next step."""
         mechanism, plan, n_taken = (dict(state_dict or {}).get(key) for key in _STATE)
         if mechanism != self.mechanism() or plan != self.plan.to_json():
-            msg = (
+            raise ArgumentError(
                 f"state_dict must be the state of a {self.mechanism()!r} accountant with the same "
                 "plan; pass the result of state_dict()"
             )
-            raise ArgumentError(msg)
         if type(n_taken) is not int or not 0 <= n_taken <= self.plan.n_steps:
-            msg = (
+            raise ArgumentError(
                 f"n_steps in state_dict must be a number of steps of the plan, at most "
                 f"{self.plan.n_steps}; pass the result of state_dict()"
             )
-            raise ArgumentError(msg)
         self._n_taken, self._run = n_taken, None
 
     def _watched(self) -> _Run:
         if self._run is None:
-            msg = (
+            raise ArgumentError(
                 "the accountant does not know the run; after make_private call "
                 "accountant.watch(module=..., optimizer=..., data_loader=...)"
             )
-            raise ArgumentError(msg)
         return self._run
 
     def _before_update(self, optimizer: DPOptimizer) -> None:
         run = self._watched()
         if optimizer is not run.optimizer:
-            msg = "another optimizer than the watched one took a step; a run has one optimizer"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                "another optimizer than the watched one took a step; a run has one optimizer"
+            )
         self._check(run)
         _check_batch(run)
         self.step(
@@ -281,8 +274,9 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         """Raise if the run does not follow the plan at the next step; name the differences."""
         differences = [*self._setting_differences(run)] or [*self._object_differences(run)]
         if differences:
-            msg = f"this Opacus run does not follow the plan: {'; '.join(differences)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"this Opacus run does not follow the plan: {'; '.join(differences)}"
+            )
 
     def _is_planned_rate(self, drawn: float) -> bool:
         """Whether the plan has this rate, rounded up to the largest rate of the sampler."""
@@ -370,18 +364,16 @@ def _check_batch(run: _Run) -> None:
     """Raise unless the noisy gradient is of one batch, and clipping bounded it."""
     is_split = isinstance(run.data_loader.batch_sampler, BatchSplittingSampler)
     if run.optimizer._is_last_step_skipped and not is_split:  # noqa: SLF001 - there is no public name
-        msg = (
+        raise ArgumentError(
             "batches were accumulated into one step, which then costs more than in the plan; split "
             "batches with BatchMemoryManager and watch the data loader that it returns"
         )
-        raise ArgumentError(msg)
     for parameter in run.optimizer.params:
         if parameter.grad is None or not bool(torch.isfinite(parameter.grad).all()):
-            msg = (
+            raise ArgumentError(
                 "a gradient is not finite, so clipping did not bound the effect of a record; the "
                 "step was not taken. Use a loss and inputs whose gradients are always finite"
             )
-            raise ArgumentError(msg)
 
 
 def _n_records(data_loader: Loader) -> int:

@@ -61,11 +61,10 @@ class PrivateLoader:
                 self.batch = batch
             yield self._whole(self.batch)
             if self.batch is not None:
-                msg = (
+                raise TrainingError(
                     f"the batch of step {self.batch.step} had no optimizer.step(). Take one step "
                     "for every batch, also for an empty one: the plan's cost is that of all draws"
                 )
-                raise TrainingError(msg)
 
     def _whole(self, batch: Batch) -> Examples:
         if not batch.blocks:
@@ -107,11 +106,10 @@ class PrivateOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if self._loader.batch is None:
-            msg = (
+            raise TrainingError(
                 "no batch was taken from the loader since the last step, or the run is over; a "
                 "step takes one batch of the loader that make_private returned"
             )
-            raise TrainingError(msg)
         taken = self._trainer.n_taken
         self._is_stepping = True
         try:
@@ -170,8 +168,7 @@ class PrivateOptimizer(Optimizer):
         self._share()
 
     def __getstate__(self) -> dict[str, Any]:
-        msg = "a private optimizer cannot be pickled or copied; keep its state_dict()"
-        raise TypeError(msg)
+        raise TypeError("a private optimizer cannot be pickled or copied; keep its state_dict()")
 
     def _share(self) -> None:
         """Share the groups, so that schedulers change those of the user's optimizer."""
@@ -179,11 +176,10 @@ class PrivateOptimizer(Optimizer):
 
     def _check_caller(self, *_: object) -> None:
         if not self._is_stepping:
-            msg = (
+            raise TrainingError(
                 "the optimizer that was given to make_private was stepped directly, without noise; "
                 "step the one that make_private returned"
             )
-            raise TrainingError(msg)
 
 
 def make_private(
@@ -205,11 +201,9 @@ def make_private(
     Guarantee: the plan's, as in `PrivateOptimizer`.
     """
     if isinstance(optimizer, PrivateOptimizer):
-        msg = "optimizer is already private; give the original optimizer"
-        raise ArgumentError(msg)
+        raise ArgumentError("optimizer is already private; give the original optimizer")
     if joined_processes().size > 1:
-        msg = "make_private works in one process only; use Trainer for several"
-        raise ArgumentError(msg)
+        raise ArgumentError("make_private works in one process only; use Trainer for several")
     trainer = Trainer(uncompiled(model), loss_fn, optimizer, plan)
     batches = trainer.batches(dataset, collate_fn=collate_fn, n_workers=n_workers, progress=False)
     loader = PrivateLoader(trainer, batches, dataset)

@@ -111,11 +111,10 @@ class PerExample:
         """
         for name, parameter in zip(self._layout.names, self._layout.parameters, strict=True):
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no public name
-                msg = (
+                raise ArgumentError(
                     f"parameter {name!r} has a gradient hook, which would see sums over examples; "
                     "remove it, and change the loss or the optimizer instead"
                 )
-                raise ArgumentError(msg)
         with seeded(0), _modes_closed():
             method = self._fastest(examples)
             if method.at_once:
@@ -172,8 +171,9 @@ class PerExample:
                 except OtherUseError as error:  # the model was changed since it was first run
                     if not self._calls.pop(_shapes(examples), None):
                         layers = tuple(layer for layer in layers if layer is not error.layer)
-        msg = "the model uses its layers differently in every run; the step was not taken"
-        raise TrainingError(msg)
+        raise TrainingError(
+            "the model uses its layers differently in every run; the step was not taken"
+        )
 
     def _at_once(
         self,
@@ -282,11 +282,10 @@ class PerExample:
         loss = self._losses(mapped(lambda tensor: tensor.unsqueeze(0), example), run)
         if not is_a(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             shape = tuple(loss.shape) if is_a(loss, Tensor) else type(loss).__name__
-            msg = (
+            raise ArgumentError(
                 f"loss_fn must give one number for a batch of one example, got {shape}; take the "
                 "mean or the sum over all outputs of the example"
             )
-            raise ArgumentError(msg)
         return loss.sum()
 
     def _losses(self, examples: Examples, run: Pass) -> Tensor:
@@ -355,11 +354,10 @@ class PerExample:
         _, gradients = self._gradients_of(example)
         for name, gradient in zip(self._layout.names, gradients, strict=True):
             if gradient is None:
-                msg = (
+                raise ArgumentError(
                     f"parameter {name!r} has no gradient: the loss does not depend on it. Freeze "
                     "it with requires_grad_(False), or use it in the model"
                 )
-                raise ArgumentError(msg)
 
 
 class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -435,8 +433,9 @@ def _modes_closed() -> Iterator[None]:
     before = _open_modes()
     yield
     if before != _open_modes():
-        msg = "the model or loss_fn enters a mode of torch and does not leave it; use `with`"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            "the model or loss_fn enters a mode of torch and does not leave it; use `with`"
+        )
 
 
 def _open_modes() -> tuple[int, int, bool]:
@@ -522,14 +521,16 @@ _dispatching: dict[type, Any] = {}
 
 def _info_or_refusal(*args: Any, **kwargs: Any) -> Any:  # as VmapInfo
     if _n_worlds and not getattr(custom_rule, "is_running", False):
-        msg = "an autograd.Function or operator has a custom vmap rule, which sees all examples"
-        raise WholeBlockError(msg)
+        raise WholeBlockError(
+            "an autograd.Function or operator has a custom vmap rule, which sees all examples"
+        )
     return _vmap_info(*args, **kwargs)
 
 
 def _refuse_whole(*_: object, **__: object) -> NoReturn:
-    msg = "a dispatch mode, a tensor class or the text of a tensor sees all examples"
-    raise WholeBlockError(msg)
+    raise WholeBlockError(
+        "a dispatch mode, a tensor class or the text of a tensor sees all examples"
+    )
 
 
 def _dispatching_classes() -> dict[type, Any]:

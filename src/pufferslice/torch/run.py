@@ -52,22 +52,20 @@ class RunFolder:
         self.is_new: Final = self.key is not None and self._is_started_now(self.key, plan)
         self.name: Final = self.ledger.run().name
         if self.key is None and not self.is_finished():
-            msg = (
+            raise TrainingError(
                 f"{str(self._folder)!r} holds an unfinished run whose key {self._key_path.name!r} "
                 f"is missing, so it cannot be resumed; {NEW_RUN}"
             )
-            raise TrainingError(msg)
 
     def _opened_key(self) -> RunKey | None:
         ledger = self.ledger.path
         if self._key_path.exists():
             if ledger.exists():
                 return RunKey.read(self._key_path)
-            msg = (
+            raise TrainingError(
                 f"{str(self._folder)!r} has a run key and no run ledger, so the steps taken are "
                 f"unknown. If there were none, remove the key and start again; else {NEW_RUN}"
             )
-            raise TrainingError(msg)
         if self._checkpoint.exists() or (ledger.exists() and ledger.stat().st_size):
             return None
         try:
@@ -76,8 +74,10 @@ class RunFolder:
             # Before the key: a run that is killed in between has an empty ledger, so no steps.
             prepare_database(ledger, create=True)
         except OSError as error:
-            msg = f"cannot start a run in {str(self._folder)!r}: {error.strerror or error}"
-            raise StorageError(error.errno, msg) from error
+            raise StorageError(
+                error.errno,
+                f"cannot start a run in {str(self._folder)!r}: {error.strerror or error}",
+            ) from error
         return RunKey.create(self._key_path)
 
     def _is_started_now(self, key: RunKey, plan: TrainingPlan) -> bool:
@@ -107,16 +107,16 @@ class RunFolder:
         raw = read_bytes(place, "model")
         checkpoint = Checkpoint.from_bytes(raw, f"checkpoint {str(place)!r}")
         if checkpoint.run != self.name:
-            msg = (
+            raise TrainingError(
                 f"checkpoint {str(place)!r} belongs to run {checkpoint.run}, and "
                 f"{str(self._folder)!r} holds run {self.name}; resume a run in its own folder"
             )
-            raise TrainingError(msg)
         latest = self.ledger.latest_checkpoint()
         if self.is_finished():
             if latest is None or latest.digest != digest(raw):
-                msg = f"run {self.name} is finished and its key is destroyed; {NEW_RUN}"
-                raise TrainingError(msg)
+                raise TrainingError(
+                    f"run {self.name} is finished and its key is destroyed; {NEW_RUN}"
+                )
             return raw
         # An unrecorded file that is not behind the latest was written by a process that was killed
         # before it could record it.
@@ -194,12 +194,11 @@ class TrainingRun:
         if self._folder is not None:
             self._folder.ledger.record_step(step, tag)
         elif self._last is not None and self._last[0] == step and self._last[1] != tag:
-            msg = (
+            raise RewindError(
                 f"step {step} was taken before with other sums, and its noise is not drawn a "
                 "second time: the plan accounts for each step once. An optimizer or a scheduler "
                 "that changes the model and then raises causes this; start a new run"
             )
-            raise RewindError(msg)
         self._last = step, tag
 
     def write(self, checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None) -> None:
@@ -239,9 +238,8 @@ class TrainingRun:
 
     def _with_folder(self) -> RunFolder:
         if self._folder is None:
-            msg = (
+            raise TrainingError(
                 "the trainer has no folder, so the key of its run is in memory only and no "
                 "checkpoint could be resumed; make it with Trainer(..., folder=...)"
             )
-            raise TrainingError(msg)
         return self._folder

@@ -150,11 +150,10 @@ def run_training(
             if taken < n_steps and (stop or taken % request.output.checkpoint_every == 0):
                 trainer.save()
             if taken < n_steps and stop:
-                msg = (
+                raise KeyboardInterrupt(
                     f"stopped after step {taken} of {n_steps}; a checkpoint is saved in "
                     f"{str(folder)!r}. The same command resumes from there"
                 )
-                raise KeyboardInterrupt(msg)
     metrics = logs.final_metrics()
     state = io.BytesIO()
     torch.save(model.state_dict(), state)
@@ -222,17 +221,15 @@ def _image_data(
 ) -> RunData:
     name, n_records = request.data.dataset, request.plan.sampling.n_records
     if request.data.n_classes not in {None, images.n_classes}:
-        msg = (
+        raise ArgumentError(
             f"[data] n_classes is {request.data.n_classes}, but {name!r} has {images.n_classes} "
             "classes; leave it out"
         )
-        raise ArgumentError(msg)
     if len(images) < n_records:
-        msg = (
+        raise ArgumentError(
             f"[data] n_records is {n_records}, but {name!r} has {len(images)} records to train on; "
             "give at most that many"
         )
-        raise ArgumentError(msg)
 
     def part(start: int) -> LabelledImages:
         chosen = slice(start, start + n_records)
@@ -258,40 +255,37 @@ def _user_data(request: TrainingRequest, parts: object) -> RunData:
         and all(hasattr(part, "__len__") or part is None for part in parts)
         and all(hasattr(part, "__getitem__") or part is None for part in parts)
     ):
-        msg = (
+        raise ArgumentError(
             f"[data] dataset {name!r} must return a tuple of two datasets, with a length and "
             "records by position: what to train on and what is held out (or None); or a tuple of "
             "two LabelledImages"
         )
-        raise ArgumentError(msg)
     train, held_out = parts
     n_returned = 0 if train is None else len(train)
     if n_returned != n_records:
-        msg = (
+        raise ArgumentError(
             f"[data] n_records is {n_records}, but {name!r} returned {n_returned} records to train "
             "on; the number is public, and the same in both worlds"
         )
-        raise ArgumentError(msg)
     if held_out is not None and not len(held_out):
-        msg = f"[data] dataset {name!r} returned no held-out records; return None instead"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"[data] dataset {name!r} returned no held-out records; return None instead"
+        )
     labels = train.tensors[-1] if type(train) is TensorDataset else None
     if n_classes is not None and labels is not None and labels.dtype == torch.int64:
         # Checked now, so that no step fails.
         n_wrong = int(torch.count_nonzero((labels < 0) | (labels >= n_classes)))
         if n_wrong:
-            msg = (
+            raise ArgumentError(
                 f"[data] labels must be from 0 to {n_classes - 1}; {n_wrong} of {n_records} "
                 "records to train on have another one"
             )
-            raise ArgumentError(msg)
     if request.worlds is not None:
         if labels is None:
-            msg = (
+            raise ArgumentError(
                 "[secret] prevalence needs a TensorDataset, whose last tensor is the labels; got a "
                 f"{type(train).__name__}. Change the labels yourself and give exactly = ... instead"
             )
-            raise ArgumentError(msg)
         realised = torch.tensor(request.worlds.realised(labels.numpy()))
         train = TensorDataset(*train.tensors[:-1], realised)
     return RunData(train=train, held_out=held_out, n_classes=n_classes)
@@ -303,22 +297,23 @@ def run_model(request: TrainingRequest, data: RunData) -> nn.Module:
     if name not in MODELS:
         model = call_named(name, request.source_folder, seed)
         if not isinstance(model, nn.Module):
-            msg = f"[training] model {name!r} must return a torch module, got {type(model)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"[training] model {name!r} must return a torch module, got {type(model)}"
+            )
         return model
     if data.n_classes is None:
-        msg = f"[data] n_classes is required for model {name!r}: it is not read from the records"
-        raise ArgumentError(msg)
+        raise ArgumentError(
+            f"[data] n_classes is required for model {name!r}: it is not read from the records"
+        )
     if name == "linear":
         return linear_model(data.shape, data.n_classes)
     if name == "small":
         return small_convnet(data.shape, data.n_classes, seed=seed)
     if len(data.shape) != 3 or data.shape[0] != 3:
-        msg = (
+        raise ArgumentError(
             "[training] model 'resnet22' takes images with 3 channels, and the records have shape "
             f"{data.shape}; use 'linear' or 'small'"
         )
-        raise ArgumentError(msg)
     return resnet22(data.n_classes, seed=seed)
 
 
@@ -334,11 +329,10 @@ def run_optimizer(request: TrainingRequest, model: nn.Module) -> tuple[Optimizer
     learning = request.learning
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        msg = (
+        raise ArgumentError(
             f"[training] model {learning.model!r} has no trainable parameter; return one with "
             "parameters that require gradients"
         )
-        raise ArgumentError(msg)
     rate, decay = float(learning.learning_rate), float(learning.weight_decay)
     optimizer: Optimizer
     if learning.optimizer == "adam":
@@ -400,12 +394,12 @@ def function_named(name: str, folder: Path) -> Callable[..., Any]:
             # A module that the user's module fails to import is reported by Python's own error.
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
-            msg = f"there is no module {module_name!r}, neither in {str(folder)!r} nor installed"
-            raise ArgumentError(msg) from error
+            raise ArgumentError(
+                f"there is no module {module_name!r}, neither in {str(folder)!r} nor installed"
+            ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        msg = f"module {module_name!r} has no function {function_name!r}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"module {module_name!r} has no function {function_name!r}")
     return cast("Callable[..., Any]", function)
 
 
@@ -443,8 +437,9 @@ class RunLog:
             with os.fdopen(descriptor, "ab") as file:
                 file.write(_line(row))
         except OSError as error:
-            msg = f"cannot add to {str(self.path)!r}: {error.strerror}"
-            raise StorageError(error.errno, msg) from error
+            raise StorageError(
+                error.errno, f"cannot add to {str(self.path)!r}: {error.strerror}"
+            ) from error
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -527,15 +522,15 @@ def _check_folder(request: TrainingRequest) -> None:
     for name in (RECORD, PUBLIC, INTERNAL, MODEL, CERTIFICATE):
         remove_unfinished(folder / name)
     if (folder / CERTIFICATE).exists():
-        msg = (
+        raise TrainingError(
             f"{str(folder)!r} holds a finished run; choose another folder. Another run over the "
             "same data adds its cost to that of this one"
         )
-        raise TrainingError(msg)
     if not (folder / RECORD).exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            msg = f"[output] folder {str(folder)!r} must be new or empty, or hold a run to resume"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"[output] folder {str(folder)!r} must be new or empty, or hold a run to resume"
+            )
         return
     parts: list[str] | None = None
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
@@ -544,14 +539,14 @@ def _check_folder(request: TrainingRequest) -> None:
             parts = differences(request.description(), document["request"])
     if parts is None:
         path = str(folder / RECORD)
-        msg = f"{path!r} is not the record of a run of this version; choose another folder"
-        raise TrainingError(msg)
+        raise TrainingError(
+            f"{path!r} is not the record of a run of this version; choose another folder"
+        )
     if parts:
-        msg = (
+        raise TrainingError(
             f"{str(folder)!r} holds an unfinished run that differs in {', '.join(parts)}; resume "
             "with the file that it was started with, or choose another folder"
         )
-        raise TrainingError(msg)
 
 
 @contextlib.contextmanager

@@ -124,12 +124,14 @@ class Trainer:
         on_step: Callable[["StepReport"], None] | None = None,
     ) -> None:
         if not is_a(plan, TrainingPlan):
-            msg = f"plan must be a TrainingPlan, got {type(plan).__name__}; see plan_training"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"plan must be a TrainingPlan, got {type(plan).__name__}; see plan_training"
+            )
         is_function = callable(loss_fn)
         if not is_function:
-            msg = f"loss_fn must be a function of outputs and targets, got {loss_fn!r}"
-            raise ArgumentError(msg)
+            raise ArgumentError(
+                f"loss_fn must be a function of outputs and targets, got {loss_fn!r}"
+            )
         in_flight = n_cores() if blocks_in_flight is None else blocks_in_flight
         check_count(1, blocks_in_flight=in_flight)
         validate(model)
@@ -309,8 +311,7 @@ class Trainer:
 
     def _plan_so_far(self) -> TrainingPlan:
         if not self._n_taken:
-            msg = "no step has been taken, so nothing has been spent yet"
-            raise TrainingError(msg)
+            raise TrainingError("no step has been taken, so nothing has been spent yet")
         multipliers = self.plan.noise_multipliers[: self._n_taken]
         return attrs.evolve(self.plan, noise_multipliers=multipliers)
 
@@ -346,15 +347,15 @@ class Trainer:
         declare this with `independent_of_data=True`. Otherwise use `certificate`.
         """
         if independent_of_data is not True:
-            msg = (
+            raise ArgumentError(
                 "independent_of_data must be True: the cost of fewer steps holds only if the "
                 "choice to stop did not depend on the data. If it did, use certificate()"
             )
-            raise ArgumentError(msg)
         self._check_resumed()
         if not self._n_taken or self.is_finished:
-            msg = "there is nothing to stop: the run has taken no step, or has already ended"
-            raise TrainingError(msg)
+            raise TrainingError(
+                "there is nothing to stop: the run has taken no step, or has already ended"
+            )
         self._end()
         noise = (
             f"{_NOISE} The run was stopped after {self._n_taken} of {self.plan.n_steps} planned "
@@ -395,8 +396,9 @@ class Trainer:
         """
         self._check_resumed()
         if self.is_finished:
-            msg = "the run is over: keep the model itself, by torch.save(model.state_dict(), ...)"
-            raise TrainingError(msg)
+            raise TrainingError(
+                "the run is over: keep the model itself, by torch.save(model.state_dict(), ...)"
+            )
         self._run.write(self._checkpoint(), path)
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
@@ -439,11 +441,10 @@ class Trainer:
             self._drawn_batches.add(batch)
             yield batch
             if self._n_left and batch in self._drawn_batches and self._n_taken == batch.step:
-                msg = (
+                raise TrainingError(
                     f"the batch of step {batch.step} was not trained on. Give every batch to "
                     "trainer.step, also an empty one: the plan's cost is that of all its draws"
                 )
-                raise TrainingError(msg)
 
     def _blocks_here(self, batch: Batch) -> list[Block]:
         """The blocks of a batch that this process computes."""
@@ -491,33 +492,29 @@ class Trainer:
 
     def _check_resumed(self) -> None:
         if self._needs_resume:
-            msg = (
+            raise TrainingError(
                 "the folder already holds a run: call trainer.resume() first, or use another "
                 "folder for a new run"
             )
-            raise TrainingError(msg)
 
     def _check_step(self, batch: Batch) -> None:
         """Raise unless this is the plan's next step, on its batch, in the accounted precision."""
         self._check_resumed()
         if not self._n_left:
-            msg = (
+            raise TrainingError(
                 f"the run is over after {self._n_taken} of {self.plan.n_steps} planned steps; a "
                 "longer run needs a longer plan from its start"
             )
-            raise TrainingError(msg)
         if not is_a(batch, Batch) or batch not in self._drawn_batches:
-            msg = (
+            raise ArgumentError(
                 "step takes a batch of trainer.batches(dataset), which is drawn as the plan "
                 f"prescribes; got a {type(batch).__name__} from elsewhere"
             )
-            raise ArgumentError(msg)
         if batch.step != self._n_taken:
-            msg = (
+            raise TrainingError(
                 f"the batch is of step {batch.step} and the next step is {self._n_taken}; use each "
                 "batch once, in order"
             )
-            raise TrainingError(msg)
         batch.source.check(self.plan.sampling.n_records)
         model_checks.check_unchanged(self._learner.model, self._layout)
         model_checks.check_optimizer(self._learner.optimizer, self._layout)

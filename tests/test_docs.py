@@ -47,7 +47,7 @@ LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?:ht
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 INCLUDED = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)
-RUN = re.compile(r'python|console|text title="Output"|toml title="[^"]+"')
+RUN = re.compile(r'python(?: title="[^"]+")?|console|text title="Output"|toml title="[^"]+"')
 NOT_RUN = {
     (
         "audits-learning.md",

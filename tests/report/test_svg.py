@@ -89,7 +89,7 @@ def test_ticks_are_short(high, label):
 @pytest.mark.parametrize(
     "values",
     [(1.0,), (5.0, 5.0), (1e-9, 1e9), (3.0, 3.1), (0.0, 0.0), (1e308, -1e308), (1.7e308, 5e-324),
-     (5e-324, 1e-320)],
+     (5e-324, 1e-320), (2.1e-14, 3.3e-14)],
 )  # fmt: skip
 @pytest.mark.parametrize("log", [True, False])
 def test_odd_values_and_the_ends_of_the_floats_make_a_chart(values, log):

@@ -246,7 +246,7 @@ def _plain_ticks(low: float, high: float) -> list[float]:
     step = 10.0 ** math.floor(math.log10(quarter))
     step *= next(times for times in (1, 2, 5, 10) if quarter / (step * times) <= 1.5)
     first = math.ceil(low / step)
-    return [round(i * step, 12) for i in range(first, math.floor(high / step) + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step) + 1)]
 
 
 def _tick(value: float) -> str:

@@ -10,18 +10,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests import oracles
 
+from pufferslice.baselines.comparison import SHAPED, UNSLICED, noise_curves
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.certificate import certify_release, spent, under_scenario, verify, what_if
+from pufferslice.certificate import Sweep, certify_release, spent, under_scenario, verify, what_if
 from pufferslice.errors import (
     ArgumentError,
     CalibrationError,
+    CertificateError,
     PuffersliceError,
     ReleaseError,
     ScenarioError,
 )
-from pufferslice.queries import Box, columns, summary
+from pufferslice.queries import Box, columns, group_by, summary
 from pufferslice.releases import release
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -674,8 +676,10 @@ class TestGrainOfRows:
 
     def test_the_least_noise_is_the_span_of_one_row(self):
         table, scenario = self.volume()
-        span = float(np.ptp(table["x"].to_numpy())) / 393
-        assert scenario.row_spans == pytest.approx([span / 10, 1 / 393 / 0.1])
+        spans = np.array([np.ptp(table["x"].to_numpy()) / 10, 1 / 0.1]) / 393
+        ratios = np.array(scenario.row_spans) / spans
+        assert ((ratios >= 1) & (ratios < 2)).all()
+        assert np.log2(scenario.row_spans).tolist() == np.log2(scenario.row_spans).round().tolist()
         certificate = certify_release(
             scenario, Guarantee.guess(at_most=0.6), shape="isotropic", deltas=[1e-5]
         )
@@ -715,7 +719,48 @@ class TestGrainOfRows:
             table, column="ill", value=1, shares=[0.1, 0.12], query=summary(mean=["cost"])
         )
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.55))
-        assert certificate.noise_std == pytest.approx(np.ptp(costs) / 400, rel=1e-6)
+        assert 1 <= certificate.noise_std / (np.ptp(costs) / 400) < 2.0001
+
+    def test_the_noise_does_not_spell_out_the_largest_value(self):
+        """A public number that follows one row in every digit would publish that row."""
+        stds = set()
+        for largest in (900_000.0, 900_001.0, 1_000_000.0):
+            pay = np.append(np.linspace(1e4, 9e4, 399), largest)
+            scenario = Scenario.from_volume(
+                pa.table({"pay": pay}), sizes=[390, 400], query=summary(mean=["pay"])
+            )
+            stds.add(certify_release(scenario, Guarantee.guess(at_most=0.6)).noise_std)
+        assert len(stds) == 1
+
+    def test_every_statistic_gets_what_its_own_rows_need(self):
+        rng = np.random.default_rng(5)
+        pay = np.append(rng.gamma(4, 8_000, 1_999), 8e6)
+        table = pa.table({"pay": pay, "age": rng.integers(20, 71, 2_000)})
+        query = summary(mean=["pay", "age"], scales=[1_000, 10])
+        scenario = Scenario.from_volume(table, sizes=[1_990, 2_000], query=query)
+        for options in ({}, {"shape": "diagonal"}, {"guard": 0.001}):
+            certificate = certify_release(scenario, Guarantee.guess(at_most=0.6), **options)
+            noise = certificate.noise_std**2 * certificate.shape.covariance
+            needed = np.diag(np.square(scenario.row_spans))
+            assert np.linalg.eigvalsh(noise - needed).min() >= 0
+            stds = np.array(certificate.statement["noise"]["std_by_coordinate"])
+            assert stds[1] < 0.2  # a mean age; 50 / 2,000 rounded up, and the claim's own noise
+            assert verify(certificate, scenario=scenario).holds
+
+    def test_a_ratio_moves_by_what_one_row_moves_it(self):
+        """A mean over a group depends on a sum and a count, which move together."""
+        rng = np.random.default_rng(5)
+        ill = rng.random(3_000) < 0.2
+        year = rng.integers(1_940, 2_000, 3_000).astype(float)
+        city = np.where(rng.random(3_000) < 0.1, "north", "south")
+        table = pa.table({"ill": ill.astype(int), "year": year, "city": city})
+        query = group_by({"city": ["north"]}, mean=["year"])
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value=1, shares=[0.18, 0.2], query=query
+        )
+        values, n = year[city == "north"], np.count_nonzero(city == "north")
+        truth = max(abs(values - values.mean())) / n
+        assert truth < scenario.row_spans[-1] < 5 * truth
 
     def test_less_noise_is_refused(self, tmp_path):
         table, scenario = self.volume()
@@ -723,8 +768,39 @@ class TestGrainOfRows:
             certify_release(scenario, Guarantee.guess(at_most=0.6), noise_std=0.001)
         free = attrs.evolve(scenario, row_spans=())
         little = certify_release(free, Guarantee.guess(at_most=0.6))
+        assert verify(little).holds  # its evidence knows no rows
+        assert not verify(little, scenario=scenario).holds
         with pytest.raises(ReleaseError, match="does not hide one row"):
             release(scenario, table, little, ledger=tmp_path / "ledger")
+
+    def test_moments_that_are_equal_hide_nothing(self):
+        """The parity of the total gives the share away, and mean and spread do not."""
+        rows = [-1.0, 1.0] * 32 + [-2.0, *[0.0] * 6, 2.0] * 8
+        table = pa.table({"s": np.repeat([1, 0], 64), "x": rows})
+        scenario = Scenario.from_prevalence(
+            table, column="s", value=1, shares=[0.25, 0.5], query=summary(mean=["x"])
+        )
+        with pytest.raises(CalibrationError, match="draws"):
+            certify_release(scenario, Guarantee.guess(at_most=0.6))
+
+    def test_sweeps_and_comparisons_know_the_least_noise(self):
+        _, scenario = self.volume()
+        certificate = certify_release(scenario, Guarantee.unsliced(order=2, epsilon=1.0))
+        least = np.array(scenario.row_spans) * self.MEANS.scales * (1 - 1e-6)
+        for row in Sweep.of(certificate, bounds=[0.5, 5.0, 1e6]).rows:
+            assert (row.noise_stds >= least).all()
+        curves = noise_curves(scenario, None, 2.0, epsilons=[0.5, 5.0, 1e6])
+        floor = np.sqrt(np.mean(np.square(scenario.row_spans)))
+        for name in (UNSLICED, SHAPED):
+            assert (curves[name] >= floor * (1 - 1e-6)).all()
+
+    @pytest.mark.parametrize("spans", [["a", "b"], [1.0], [-1.0, 1.0], [float("nan"), 1.0], "ab"])
+    def test_evidence_with_impossible_spans_is_refused(self, spans):
+        _, scenario = self.volume()
+        evidence = certify_release(scenario, Guarantee.guess(at_most=0.6)).evidence
+        changed = attrs.evolve(evidence, confidential={**evidence.confidential, "row_spans": spans})
+        with pytest.raises(CertificateError, match="one row"):
+            changed.check()
 
     def test_joined_priors_need_the_larger_noise(self):
         table, first = self.volume()

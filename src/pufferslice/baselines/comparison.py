@@ -33,7 +33,8 @@ from pufferslice.calibration.calibrate import Method, calibrate
 from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
 from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import certify_release
-from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.issue import required_evidence, row_noise
 from pufferslice.certificate.statement import noise_stds
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
 from pufferslice.queries import summary
@@ -41,7 +42,7 @@ from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistr
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, check_profile
 from pufferslice.sensitivity.renyi import gaussian_envelope
-from pufferslice.sensitivity.sensitivity import Full, Slices, slice_sensitivity
+from pufferslice.sensitivity.sensitivity import Slices, slice_sensitivity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,8 +252,7 @@ def noise_curves(
             curves[name] = curve(partial(_sliced_noise, slices, notion, method))
     for name, shape in _shapes(scenario).items():
         certificate = certify_release(scenario, middle, shape=shape)
-        full = required_evidence(certificate).full
-        curves[name] = curve(partial(_whole_noise, full))
+        curves[name] = curve(partial(_whole_noise, required_evidence(certificate)))
     largest_dagwm = min(LARGEST_DAGWM, settings.largest_table)
     for name, baseline in _baselines(scenario, settings, largest_dagwm).items():
         with suppress(*_REFUSALS):
@@ -264,9 +264,10 @@ def _sliced_noise(slices: Slices, notion: Notion, method: Method, target: Guaran
     return calibrate(attrs.evolve(target, notion=notion), slices, method)
 
 
-def _whole_noise(full: Full, target: Guarantee) -> float:
+def _whole_noise(evidence: Evidence, target: Guarantee) -> float:
     """The noise of an unsliced target, a root mean square over the coordinates."""
-    return _root_mean_square(noise_stds(full, calibrate_unsliced(target, full)))
+    noise_std = max(calibrate_unsliced(target, evidence.full), row_noise(evidence))
+    return _root_mean_square(noise_stds(evidence.full, noise_std))
 
 
 def _root_mean_square(values: Floats) -> float:

@@ -60,7 +60,7 @@ class Evidence:
     scenario: Mapping[str, Any]
     """The public description of the scenario, at the time of the evidence."""
     confidential: Mapping[str, Any]
-    """Counts of rows and samples, and the digest of the distributions."""
+    """Counts of rows and samples, the digest of the distributions, and what one row moves."""
     confidence: Confidence | None = None
     """How the claim may fail; not at all for exact distributions along a finite profile."""
     salt: bytes
@@ -121,6 +121,7 @@ class Evidence:
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
                 "n_samples": sizes,
                 "spreads": scenario.spreads(),
+                "row_spans": list(scenario.row_spans),
             },
             confidence=confidence,
             salt=os.urandom(_SALT_BYTES),
@@ -290,6 +291,14 @@ class Evidence:
                 )
         if not isinstance(self.confidential.get("distributions_digest"), str):
             raise CertificateError(f"the evidence has no distributions_digest. {CHANGED}")
+        spans = np.array(self.confidential.get("row_spans", []))
+        if spans.size and not (
+            spans.shape == (self.full.dim,)
+            and spans.dtype == np.float64
+            and np.isfinite(spans).all()
+            and spans.min() >= 0
+        ):
+            raise CertificateError(f"the evidence does not say what one row moves. {CHANGED}")
         alike = all(np.array_equal(part.equal, parts[0].equal) for part in parts)
         dims = {self.full.dim, len(self.scenario["query"]["names"])}
         if self.slices is not None:

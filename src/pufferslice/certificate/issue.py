@@ -14,7 +14,7 @@ from pufferslice._core.checks import check_above, check_between, check_one_of, i
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.fit import FITTED, fit_shape
+from pufferslice.calibration.fit import FITTED, ShapeKind, fit_shape
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
     ApproximateGuarantee,
@@ -218,24 +218,47 @@ def certify_release(
             )
         least = float(np.nextafter(cost, np.inf))
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
+    is_chosen = options.noise_std is not None
     if guard is not None and not evidence.are_equal:
         # The noise that the claim needs may be less than the guard needs.
         least = guard / guard_radius(evidence.full, options.target, 1.0) * _GUARD_ROOM
-        if options.noise_std is not None and options.noise_std < least:
+        if is_chosen and calibrated_noise(evidence, options) < least:
             raise CalibrationError(
                 f"this noise hides shifts of less than guard {guard:g} only; use a smaller guard, "
                 "or more noise (less accuracy)"
             )
         if calibrated_noise(evidence, options) < least:
             options = attrs.evolve(options, noise_std=least)
+    if any(scenario.row_spans) and evidence.are_equal:
+        raise CalibrationError(
+            "the secret changes neither mean nor spread of these statistics, and a normal "
+            "approximation knows nothing else, so no noise can be calibrated from it; use "
+            "prior='draws', or other statistics"
+        )
     if not evidence.are_equal:
-        least = row_noise(scenario, fitted) * _GUARD_ROOM
-        if options.noise_std is not None and options.noise_std < least:
+        std, least = calibrated_noise(evidence, options), row_noise(evidence) * _GUARD_ROOM
+        if is_chosen and std < least:
             raise CalibrationError(
                 "this noise does not hide one row, which the normal approximation of the priors "
                 f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
             )
-        if calibrated_noise(evidence, options) < least:
+        is_ours = shape is None or (isinstance(shape, str) and shape in FITTED)
+        if std < least and is_ours and scenario.dim > 1 and not target.is_sliced:
+            # Each coordinate gets what its own rows need, beside what the claim needs.
+            covariance = np.eye(scenario.dim) if fitted is None else fitted.covariance
+            covariance = std**2 * covariance + np.diag(np.square(scenario.row_spans))
+            evidence = Evidence.of(
+                scenario,
+                along,
+                confidence,
+                recipe=evidence.full.recipe,
+                shape=Shape.of_covariance(covariance),
+                progress=progress,
+            )
+            kind: ShapeKind = "diagonal" if shape == "diagonal" else "fitted"
+            options = attrs.evolve(options, shape=kind, shape_gap=None)
+            least = math.sqrt(float(np.trace(covariance)) / scenario.dim) * _GUARD_ROOM
+        if std < least:
             options = attrs.evolve(options, noise_std=least)
     statement = release_statement(evidence, options)
     try:
@@ -247,7 +270,7 @@ def certify_release(
     return Certificate(statement=statement, evidence=evidence)
 
 
-def row_noise(scenario: Scenario, shape: Shape | None) -> float:
+def row_noise(evidence: Evidence) -> float:
     """The least noise that hides what one row moves, where priors approximate tables of rows.
 
     Its covariance is at least that of independent noise with a standard deviation of one row's
@@ -255,10 +278,11 @@ def row_noise(scenario: Scenario, shape: Shape | None) -> float:
     means are multiples of one over the number of rows, for a smooth distribution, and an outlier
     for a spread that hides everything. With less noise both could be read off the release.
     """
-    if not scenario.row_spans:
+    spans, shape = evidence.confidential.get("row_spans", ()), evidence.full.shape
+    if not spans:
         return 0.0
-    coloring = np.eye(scenario.dim) if shape is None else shape.coloring
-    return float(np.linalg.norm(np.linalg.solve(coloring, np.diag(scenario.row_spans)), 2))
+    whitening = np.eye(len(spans)) if shape is None else shape.whitening
+    return float(np.linalg.norm(whitening * spans, 2))
 
 
 def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:

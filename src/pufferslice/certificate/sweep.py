@@ -131,13 +131,11 @@ class Sweep:
         bounds: Sequence[float] | None = None,
         *,
         delta: float = DELTA,
-        scenario: Scenario | None = None,
         progress: Progress = silent,
     ) -> "Sweep":
         """Other bounds of a certificate: epsilons, or shares of guesses; without, some around it.
 
-        Needs the evidence, and distributions that differ. With the `scenario`, noise is at least
-        what one row moves, as where it is certified.
+        Needs the evidence, and distributions that differ.
         """
         check_between(0, 1, delta=delta)
         statement = certificate.statement
@@ -150,9 +148,7 @@ class Sweep:
             names=tuple(statement["scenario"]["query"]["names"]),
             order=float(statement["unsliced"]["order"]),
             delta=delta,
-            rows=sweep_points(
-                certificate, bounds, delta=delta, scenario=scenario, progress=progress
-            ),
+            rows=sweep_points(certificate, bounds, delta=delta, progress=progress),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -240,7 +236,7 @@ def what_if(
     shape, a method, samples) certify it and ask `Sweep.of(certificate)`.
     """
     certificate = certify_release(scenario, guarantee, effort=effort, progress=progress)
-    return Sweep.of(certificate, bounds, delta=delta, scenario=scenario, progress=progress)
+    return Sweep.of(certificate, bounds, delta=delta, progress=progress)
 
 
 def _ladder(claim: Claim) -> tuple[float, ...]:
@@ -323,7 +319,6 @@ def sweep_points(
     bounds: Sequence[float],
     *,
     delta: float | None = None,
-    scenario: Scenario | None = None,
     progress: Progress = silent,
 ) -> tuple[SweepPoint, ...]:
     """For each bound (epsilon, or share of guesses) what the certificate would state.
@@ -337,7 +332,7 @@ def sweep_points(
     distance = float(certificate.statement["noise"]["implementation_delta"])
     scales = np.array(certificate.statement["scenario"]["query"]["scales"])
     order, full = unsliced_order(stated.target), evidence.full
-    least = 0.0 if scenario is None else row_noise(scenario, certificate.shape)
+    least = row_noise(evidence)
     coarse = full
     if isinstance(full.differences, MatchingTables):
         coarse = attrs.evolve(full, differences=full.differences.coarsened(_MOST_ENTRIES))

@@ -14,7 +14,7 @@ from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import check_visible, required_evidence
+from pufferslice.certificate.issue import check_visible, required_evidence, row_noise
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import (
     CertificateOptions,
@@ -254,6 +254,8 @@ def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
+    if 0 < noise_std < row_noise(evidence):
+        return ["the stated noise does not hide one row, as normal approximations need"]
     spent = spent_on(evidence, options, noise_std)
     if spent <= options.target.bound:
         return []

@@ -14,7 +14,6 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
-    from pufferslice.scenario import Scenario
 
 _NOT_ABOUT_THE_CLAIM = frozenset(
     {
@@ -191,7 +190,7 @@ def calibrate(
             progress=progress,
         )
     if sweep:
-        _answer_sweep(certificate, request.scenario, bounds, plot, json=json)
+        _answer_sweep(certificate, bounds, plot, json=json)
         return
     note = "Nothing was written; add --out certificate.json to keep the certificate."
     if out is not None:
@@ -215,7 +214,6 @@ def calibrate(
 
 def _answer_sweep(
     certificate: "Certificate",
-    scenario: "Scenario",
     bounds: str | None,
     plot: Path | None,
     *,
@@ -228,7 +226,7 @@ def _answer_sweep(
 
     chosen = None if bounds is None else numbers(bounds, "--bounds")
     with progress_bar("bounds") as progress:
-        found = Sweep.of(certificate, chosen, scenario=scenario, progress=progress)
+        found = Sweep.of(certificate, chosen, progress=progress)
     text = str(found)
     if plot is not None:
         from pufferslice.report.sweep import sweep_svg

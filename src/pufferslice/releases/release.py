@@ -27,7 +27,7 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.issue import required_evidence, row_noise
+from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.wording import (
     INSECURE,
     INTERVAL_STDS,
@@ -403,11 +403,6 @@ def _check_certificate(
             "stamps both as insecure"
         )
     required_evidence(certificate)
-    if 0 < certificate.noise_std < row_noise(scenario, certificate.shape):
-        raise ReleaseError(
-            "the certificate's noise does not hide one row, which the normal approximation of the "
-            "scenario's priors needs; certify the scenario again"
-        )
     verification = verify(certificate, scenario=scenario, progress=progress)
     if not verification.holds:
         raise ReleaseError(

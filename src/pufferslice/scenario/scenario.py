@@ -121,7 +121,8 @@ class Scenario:
     row_spans: tuple[float, ...] = ()
     """By how much one row can move each coordinate, in scaled units, where the distributions are
     normal approximations of tables of drawn rows: noise must hide that, because the approximation
-    does not know it. Confidential."""
+    does not know it. Rounded up to powers of two, because the noise is public and a span is the
+    value of one extreme row. Confidential."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -377,7 +378,7 @@ class Scenario:
             )
         worlds: dict[str, Any] = {}
         if prior == "gaussian":
-            row_span = np.ptp(joined_ends([first.ends, second.ends]), axis=0)
+            row_ends_of_terms = joined_ends([first.ends, second.ends])
             (mean_1, cov_1), (mean_0, cov_0) = (
                 (moments.mean, moments.covariance) for moments in (first, second)
             )
@@ -389,7 +390,9 @@ class Scenario:
                 row_mean = share * mean_1 + (1 - share) * mean_0
                 mean, cov = means.moments(row_mean, cov, n)
                 worlds[name] = GaussianDistribution(mean=mean, cov=cov)
-                spans.append(np.abs(means.slopes(row_mean, n)) @ row_span / n)
+                spans.append(
+                    means.row_span(row_mean, n, row_ends_of_terms, is_linear=query.is_linear)
+                )
             origin = (
                 f"mean and covariance of rows with and without {property_name}, drawn with "
                 f"replacement ({design}) to {n} rows; {approximation(query)}"
@@ -639,7 +642,7 @@ class Scenario:
             names[label] = float(size)
             mean, cov = means.moments(rows.mean, rows.covariance, size)
             worlds[label] = GaussianDistribution(mean=mean, cov=cov)
-            spans.append(np.abs(means.slopes(rows.mean, size)) @ np.ptp(rows.ends, axis=0) / size)
+            spans.append(means.row_span(rows.mean, size, rows.ends, is_linear=query.is_linear))
         pairs: Pairs = "all" if ratio is None else ordered_pairs(names, ratio=ratio)
         scenario = cls.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name="number of rows"
@@ -886,11 +889,16 @@ def _with_origin(
     """
     (prior,) = scenario.priors
     prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
+    row_spans: tuple[float, ...] = ()
+    if spans:
+        widest = np.max(spans, axis=0) / scenario.query.scales
+        with np.errstate(divide="ignore"):  # 0 stays 0
+            row_spans = tuple(np.exp2(np.ceil(np.log2(widest))).tolist())
     return attrs.evolve(
         scenario,
         priors=(prior,),
         n_dropped=scenario.n_dropped + n_dropped,
-        row_spans=tuple((np.max(spans, axis=0) / scenario.query.scales).tolist()) if spans else (),
+        row_spans=row_spans,
     )
 
 

@@ -884,11 +884,30 @@ class Words(nn.Module):
         return self.table(words.repeat(1, int(words.max()))).mean(1)
 
 
+class TappedWords(nn.Module):
+    """Takes no made-up words, and runs its layers on as many tokens as the first word says."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Linear(1_024, 1_024)
+        self.out = nn.Linear(1_024, 2)
+
+    def forward(self, words):
+        if (words < 2).any():
+            raise ValueError
+        tokens = words.float().unsqueeze(1).repeat(1, int(words.max()), 1)
+        return self.out(self.table(tokens).mean(1))
+
+
 @pytest.mark.soundness
-def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block():
-    blocks, before = set(), copy.deepcopy(model := Words()).table.weight
-    for word in (2, 8):
-        words = torch.tensor([[word]]).expand(N_RECORDS, 30_000)
+@pytest.mark.parametrize(
+    ("kind", "first_words", "n_words"),
+    [(Words, (2, 8), 30_000), (TappedWords, (3, 100), 1_024)],
+)
+def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block(kind, first_words, n_words):
+    blocks, before = set(), copy.deepcopy(model := kind()).table.weight
+    for word in first_words:
+        words = torch.tensor([[word]]).expand(N_RECORDS, n_words)
         data = TensorDataset(words, torch.zeros(N_RECORDS).long())
         trainer, _ = trainer_of(model=model)
         with pytest.warns(UserWarning, match="slow"):

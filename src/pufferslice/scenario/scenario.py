@@ -280,16 +280,17 @@ class Scenario:
             query=query,
             n_dropped=sum(world.n_dropped for world in of_tables.values()),
         )
-        ends = joined_ends(result.ends for result in results.values())
-        check_reached(query, ends)
+        check_reached(query, joined_ends(result.ends for result in results.values()))
         # A normal approximation may leave the range of a statistic, but not with most of its mass.
         normal = [
-            np.stack([world.mean + spread, world.mean - spread])
+            np.stack([part.mean + spread, part.mean - spread])
             for world in worlds.values()
-            if isinstance(world, GaussianDistribution)
-            for spread in (2 * np.sqrt(np.diag(world.cov)),)
+            if isinstance(world, GaussianDistribution | GaussianMixture)
+            for part in (world.components if isinstance(world, GaussianMixture) else [world])
+            for spread in (2 * np.sqrt(np.diag(part.cov)),)
         ]
-        check_possible(query, joined_ends([ends, *normal]))
+        central = [result.central for result in results.values()]
+        check_possible(query, joined_ends([*central, *normal]))
         free = attrs.evolve(query, range=None)
         check_clipping(
             scenario,

@@ -305,7 +305,8 @@ class TestMarkovChain:
         scenario = Scenario.from_markov_chain(self.CHAIN, length=12, positions=[5], query=query)
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
         states = pa.table({"state": [0, 1] * 6})
-        for rows in (states[:10], pa.concat_tables([states, states])):
+        one_more = pa.table({"state": [0, 1] * 6 + [None]})
+        for rows in (states[:10], one_more, pa.concat_tables([states, states])):
             with pytest.raises(ReleaseError, match="one row for each time"):
                 release(scenario, rows, certificate, ledger=tmp_path / "ledger")
         assert release(scenario, states, certificate, ledger=tmp_path / "ledger").values.size == 1
@@ -433,6 +434,7 @@ class TestMarkovChain:
             {"counted": [7]},
             {"length": 1},
             {"query": summary(count=[("state", 1), ("state", 0)])},
+            {"query": summary(count={"state": 1}).with_missing("drop-rows")},
         ],
     )
     def test_wrong_options(self, options):

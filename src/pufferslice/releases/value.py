@@ -35,6 +35,7 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     frame = frame_of(rows)
     if scenario.prior_kind in {"gaussian", "sampled"}:
         return _value_anyway(scenario, frame)
+    _check_given(scenario, len(frame))
     frame = _complete(scenario, frame)
     secret = _secret_of(scenario, frame)
     value = query.prepared(query.outputs(frame))[0]
@@ -140,13 +141,10 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
 
     How many of them are complete may follow the secret, and must not decide.
     """
-    if scenario.rule is None:
-        _check_size(scenario, n_given, n_given - scenario.n_dropped)
-
-
-def _check_size(scenario: Scenario, *n_rows: int) -> None:
+    if scenario.rule is not None:
+        return
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if sizes and not sizes & {*n_rows}:
+    if sizes and not any(n <= n_given <= n + scenario.n_dropped for n in sizes):
         raise ReleaseError(
             "the worlds have tables of other sizes than the rows that were given; release a table "
             "with as many rows as one of them has: for a Markov chain one row for each time, after "
@@ -157,7 +155,6 @@ def _check_size(scenario: Scenario, *n_rows: int) -> None:
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
     """The one secret that all rows share; None for worlds, which no column shows."""
     if scenario.rule is None:
-        _check_size(scenario, len(frame))
         return None
     labels = sorted(set(scenario.rule.labels(frame).tolist()))
     if len(labels) != 1:

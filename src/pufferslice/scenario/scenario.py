@@ -510,6 +510,12 @@ class Scenario:
         """
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
         check_count(2, length=length)
+        if query.missing != "refuse":
+            raise ArgumentError(
+                f"query must refuse missing values, got {given(query.missing)}: a chain has a "
+                'state at every time. Use query.with_missing("refuse"), in a file missing = '
+                '"refuse", and fill gaps before the release'
+            )
         if (n_draws is None) != (seed is None):
             raise ArgumentError(
                 "n_draws and seed go together: draws of the chain need a public seed"

@@ -93,16 +93,21 @@ def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
     # files that cannot be read are refused, whatever they hold
     pieces_of(data_files(path), columns)
     raw = np.full(query.dim, np.nan)
-    n_given, moments = 0, RowMoments()
+    n_given, moments, is_usable = 0, RowMoments(), True
     with contextlib.suppress(ScenarioError, TableError):
-        for frame, n_missing in complete_frames(path, columns, query.missing):
+        # rows that cannot be used are counted as well: values must not decide what is refused
+        for frame, n_missing in complete_frames(path, columns, "drop-rows"):
             n_given += len(frame) + n_missing
-            if len(frame):
-                means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
-                moments.add(means.terms)
-        if moments.n_rows:
-            raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
+            is_usable &= query.missing == "drop-rows" or not n_missing
+            if is_usable and len(frame):
+                is_usable = False
+                with contextlib.suppress(ScenarioError, TableError):
+                    means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
+                    moments.add(means.terms)
+                    is_usable = True
         _check_given(scenario, n_given)
+        if is_usable and moments.n_rows:
+            raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
     return raw
 
 

@@ -273,7 +273,9 @@ class TestAttribute:
         if fits:
             assert release(scenario, two, certificate, ledger=tmp_path / "two").values.shape == (2,)
         else:
-            with pytest.raises(ReleaseError, match="after a history of cases one row"):
+            with pytest.raises(
+                ReleaseError, match=r"takes one row.*statistics: mean\(a\), mean\(b\)"
+            ):
                 release(scenario, two, certificate, ledger=tmp_path / "two")
         assert release(scenario, two[:1], certificate, ledger=tmp_path / "one").values.shape == (2,)
 
@@ -297,7 +299,7 @@ class TestAttribute:
 
         assert len(value(a=[1.0], b=[2.0])) == len(value(a=[None], b=[2.0])) == 2
         for a in ([1.0, 2.0], [1.0, None], [None, None]):
-            with pytest.raises(ReleaseError, match="after a history of cases one row"):
+            with pytest.raises(ReleaseError, match="a release takes one row"):
                 value(a=a, b=[2.0, 3.0])
 
     def test_a_gaussian_process_by_its_kernel(self):

@@ -149,12 +149,18 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
     if scenario.rule is not None:
         return
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if sizes and not any(n <= n_given <= n + scenario.n_dropped for n in sizes):
+    if not sizes or any(n <= n_given <= n + scenario.n_dropped for n in sizes):
+        return
+    if sizes == {1}:
         raise ReleaseError(
-            "the worlds have tables of other sizes than the rows that were given; release a table "
-            "with as many rows as one of them has: for a Markov chain one row for each time, after "
-            "a history of cases one row"
+            "after a history of cases with the columns of the table a release takes one row. If "
+            "the cases were tables, name the columns of the history as the statistics: "
+            f"{listed(scenario.query.names)}"
         )
+    raise ReleaseError(
+        "the worlds have tables of other sizes than the rows that were given; release a table "
+        "with as many rows as one of them has: for a Markov chain one row for each time"
+    )
 
 
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:

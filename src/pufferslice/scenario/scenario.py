@@ -437,10 +437,11 @@ class Scenario:
 
         `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
         or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
-        earlier cases: a column `name`, and one for each statistic, by its name or its column (a
-        release is then one row, as a case is). The secret is which of `values` it has. Pairs: all,
-        or values that differ by at most `within`. The `source` is a public model, or held-out data
-        for a history, unless another is given.
+        earlier cases: a column `name`, and one for each statistic, named as the statistic
+        (`mean(age)`: a case may be a table) or as its column (`age`: a case is one row, and so is a
+        release). The secret is which of `values` it has. Pairs: all, or values that differ by at
+        most `within`. The `source` is a public model, or held-out data for a history, unless
+        another is given.
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             raise ArgumentError("give mean and cov together, or a history to take them from")

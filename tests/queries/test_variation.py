@@ -2,6 +2,7 @@
 # ruff: noqa: S106 - a secret is a column here
 """What does not vary says nothing: it is refused when the scenario is built, never later."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import pufferslice as ps
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import above, at_least, columns, logistic_regression, summary
+from pufferslice.scenario.distributions import GaussianMixture
 from pufferslice.scenario.simulator import Simulator
 from pufferslice.sensitivity import RowScan, scan_files, scan_tables, streamed_scenario
 
@@ -147,6 +149,10 @@ def test_only_labels_that_occur_twice_are_shown_and_at_most_eight():
     assert "Did you mean" not in str(told.value)
 
 
+def normal(mean):
+    return lambda rng, n: rng.normal(mean, 0.01, (n, 1))
+
+
 class TestDeclaredUnits:
     RATE = summary(rate={"state": 1})
 
@@ -168,6 +174,46 @@ class TestDeclaredUnits:
 
     def test_a_normal_approximation_may_leave_the_range_a_little(self):
         assert ps.Scenario.from_worlds(self.worlds(0.5, 1.01, -0.01), query=self.RATE).dim == 1
+
+    def test_components_of_a_mixture_are_in_the_unit_too(self):
+        low, high, far = self.worlds(0.05, 0.95, 45).values()
+        fitting = GaussianMixture.weighted([low, high], [0.5, 0.5])
+        worlds = {"a": fitting, "b": low}
+        assert ps.Scenario.from_worlds(worlds, query=self.RATE).dim == 1
+        other = GaussianMixture.weighted([low, far], [0.5, 0.5])
+        with pytest.raises(ScenarioError, match="a rate is a share"):
+            ps.Scenario.from_worlds({**worlds, "c": other}, query=self.RATE)
+
+    @pytest.mark.parametrize(
+        "world",
+        [
+            lambda mean: ps.FiniteDistribution.uniform(normal(mean)(np.random.default_rng(0), 500)),
+            lambda mean: ps.OutputSimulator(draw_outputs=normal(mean)).declared(
+                n_draws=500, seed=1
+            ),
+        ],
+    )
+    def test_draws_may_leave_the_range_a_little_and_can_be_clipped(self, world):
+        def scenario(*means, query):
+            worlds = {f"world {place}": world(mean) for place, mean in enumerate(means)}
+            return ps.Scenario.from_worlds(worlds, query=query)
+
+        clipped = self.RATE.with_range({"state": (0, 1)})
+        assert scenario(0.024, 0.03, query=self.RATE).dim == 1
+        assert scenario(0.0, 0.03, query=clipped).with_sampled_priors().dim == 1
+        with pytest.raises(ScenarioError, match=r"'rate.*' lies between 0 and 1.*with_range"):
+            scenario(0.0, 0.03, query=self.RATE)
+        with pytest.raises(ScenarioError, match="lies outside"):
+            scenario(45, 50, query=clipped)
+
+    def test_rare_atoms_may_leave_the_range(self):
+        def world(weight):
+            return ps.FiniteDistribution.weighted([[0.5], [1.5]], [1 - weight, weight])
+
+        rare = {"a": world(0.01), "b": world(0.015)}
+        assert ps.Scenario.from_worlds(rare, query=self.RATE).dim == 1
+        with pytest.raises(ScenarioError, match="a rate is a share"):
+            ps.Scenario.from_worlds({**rare, "c": world(0.03)}, query=self.RATE)
 
 
 class TestStreams:

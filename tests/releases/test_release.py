@@ -437,6 +437,27 @@ def test_tables_that_worlds_can_have(scenario, rows):
 
 
 @pytest.mark.soundness
+def test_how_many_rows_are_complete_does_not_decide_whether_a_table_fits():
+    """Worlds of 8 and 7 complete rows, 3 dropped in all: tables of 7 to 11, whatever is missing."""
+    gaps = {"then": [2], "now": [0, 4]}
+    tables = {
+        world: pa.table({"x": [None if i in places else float(i) for i in range(9)]})
+        for world, places in gaps.items()
+    }
+    scenario = Scenario.from_worlds(
+        {world: Resampled(table=t, bootstrap=RESAMPLING) for world, t in tables.items()},
+        query=summary(mean=["x"]).with_missing("drop-rows"),
+    )
+    for table in tables.values():
+        assert fitting_value(scenario, table).shape == (1,)
+    for values in ([1.0] * 5 + [None] * 4, [1.0] * 9):
+        assert fitting_value(scenario, pa.table({"x": values})).shape == (1,)
+    for values in ([1.0] * 8 + [None] * 4, [1.0] * 12, [1.0] * 6):
+        with pytest.raises(ReleaseError, match="tables of other sizes"):
+            fitting_value(scenario, pa.table({"x": values}))
+
+
+@pytest.mark.soundness
 def test_a_row_with_the_label_of_another_group_is_not_of_that_distribution():
     row = TABLE.slice(0, 1).set_column(0, "s", pa.array(["b"]))
     with pytest.raises(ReleaseError, match="do not fit distribution 'records'"):

@@ -6,6 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy.stats import binom
 
@@ -20,6 +21,7 @@ from pufferslice.queries import (
     linear_regression,
     summary,
 )
+from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.templates import (
     drawn_path,
     gaussian_process,
@@ -271,9 +273,34 @@ class TestAttribute:
         if fits:
             assert release(scenario, two, certificate, ledger=tmp_path / "two").values.shape == (2,)
         else:
-            with pytest.raises(ReleaseError, match="after a history of cases one row"):
+            with pytest.raises(
+                ReleaseError, match=r"takes one row.*statistics: mean\(a\), mean\(b\)"
+            ):
                 release(scenario, two, certificate, ledger=tmp_path / "two")
         assert release(scenario, two[:1], certificate, ledger=tmp_path / "one").values.shape == (2,)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("missing", ["refuse", "drop-rows"])
+    @pytest.mark.parametrize("as_file", [False, True])
+    def test_missing_values_do_not_decide_whether_a_case_fits(
+        self, missing, as_file, rng, tmp_path
+    ):
+        rows = rng.multivariate_normal(self.MEAN, self.COV, size=50)
+        history = pa.table(dict(zip(("t", "a", "b"), rows.T, strict=True)))
+        scenario = Scenario.from_attribute(
+            query=self.QUERY.with_missing(missing), values=[0.0, 2.0], history=history, name="t"
+        )
+
+        def value(**columns):
+            table = pa.table({name: pa.array(v, pa.float64()) for name, v in columns.items()})
+            if as_file:
+                pq.write_table(table, tmp_path / "case.parquet")
+            return fitting_value(scenario, tmp_path / "case.parquet" if as_file else table)
+
+        assert len(value(a=[1.0], b=[2.0])) == len(value(a=[None], b=[2.0])) == 2
+        for a in ([1.0, 2.0], [1.0, None], [None, None]):
+            with pytest.raises(ReleaseError, match="a release takes one row"):
+                value(a=a, b=[2.0, 3.0])
 
     def test_a_gaussian_process_by_its_kernel(self):
         """Markov kernel: given the value at 2, times on both sides are independent."""
@@ -305,7 +332,8 @@ class TestMarkovChain:
         scenario = Scenario.from_markov_chain(self.CHAIN, length=12, positions=[5], query=query)
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
         states = pa.table({"state": [0, 1] * 6})
-        for rows in (states[:10], pa.concat_tables([states, states])):
+        one_more = pa.table({"state": [0, 1] * 6 + [None]})
+        for rows in (states[:10], one_more, pa.concat_tables([states, states])):
             with pytest.raises(ReleaseError, match="one row for each time"):
                 release(scenario, rows, certificate, ledger=tmp_path / "ledger")
         assert release(scenario, states, certificate, ledger=tmp_path / "ledger").values.size == 1
@@ -433,6 +461,7 @@ class TestMarkovChain:
             {"counted": [7]},
             {"length": 1},
             {"query": summary(count=[("state", 1), ("state", 0)])},
+            {"query": summary(count={"state": 1}).with_missing("drop-rows")},
         ],
     )
     def test_wrong_options(self, options):

@@ -371,32 +371,68 @@ def test_randomness_that_appears_later_is_refused_and_another_mode_is_looked_at(
     assert trainer.gradient_method.startswith("one by one")
 
 
-class Counting(nn.Module):
-    """Counts its runs in a frozen parameter, once its weights are large."""
+WATCHED = []
 
-    def __init__(self):
+
+def replaced(parameter):
+    (model,) = WATCHED
+    model.frozen = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+
+
+class Writing(nn.Module):
+    """Writes to a frozen parameter, once its weights are large."""
+
+    def __init__(self, write, frozen):
         super().__init__()
         self.inner = model_of()
-        self.count = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.write = write
+        self.frozen = nn.Parameter(frozen, requires_grad=False)
 
     def forward(self, inputs):
         if next(self.inner.parameters()).detach().norm() > 1e3:
-            self.count.data.add_(1)
+            self.write(self.frozen)
         return self.inner(inputs)
 
 
-@pytest.mark.soundness
-def test_a_model_that_begins_to_write_to_its_parameters_stops_the_run():
-    model = Counting()
+def step_with_large_weights(model):
+    """A trainer that has taken a step, and the next batch, at which the model writes."""
     optimizer = torch.optim.SGD(model.inner.parameters(), lr=0.1)
     trainer = Trainer(model, LOSS, optimizer, plan_of())
     batches = trainer.batches(records())
     trainer.step(next(batches))
     with torch.no_grad():
         next(model.inner.parameters()).fill_(1e4)
+    return trainer, next(batches)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("write", "frozen"),
+    [
+        (lambda p: p.data.add_(1), torch.zeros(3)),
+        (lambda p: p.data.neg_(), torch.arange(1.0, 5)),
+        (lambda p: p.data.neg_(), torch.tensor([1.0, -1, -1, 1] * 2)),
+        (lambda p: p.data.copy_(p.data.roll(1)), torch.arange(4.0)),
+        (lambda p: p.data.copy_(p.data.flip(0)), torch.arange(4.0)),
+        (lambda p: p.data.neg_(), torch.ones(())),
+        (replaced, torch.zeros(3)),
+    ],
+    ids=["add", "negate", "negate mixed", "roll", "flip", "negate one", "replace"],
+)
+def test_a_model_that_begins_to_write_to_its_parameters_stops_the_run(write, frozen):
+    model = Writing(write, frozen.clone())
+    WATCHED[:] = [model]
+    trainer, batch = step_with_large_weights(model)
     with pytest.raises(TrainingError, match="wrote to its parameters"):
-        trainer.step(next(batches))
+        trainer.step(batch)
     assert trainer.n_taken == 1
+
+
+@pytest.mark.parametrize("frozen", [torch.ones(0), torch.ones(()), torch.arange(7.0)[1:]])
+def test_frozen_parameters_may_have_any_shape(frozen):
+    trainer, batch = step_with_large_weights(Writing(lambda _: None, frozen))
+    trainer.step(batch)
+    assert trainer.n_taken == 2
 
 
 # --- ordinary PyTorch around it
@@ -884,11 +920,30 @@ class Words(nn.Module):
         return self.table(words.repeat(1, int(words.max()))).mean(1)
 
 
+class TappedWords(nn.Module):
+    """Takes no made-up words, and runs its layers on as many tokens as the first word says."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Linear(1_024, 1_024)
+        self.out = nn.Linear(1_024, 2)
+
+    def forward(self, words):
+        if (words < 2).any():
+            raise ValueError
+        tokens = words.float().unsqueeze(1).repeat(1, int(words.max()), 1)
+        return self.out(self.table(tokens).mean(1))
+
+
 @pytest.mark.soundness
-def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block():
-    blocks, before = set(), copy.deepcopy(model := Words()).table.weight
-    for word in (2, 8):
-        words = torch.tensor([[word]]).expand(N_RECORDS, 30_000)
+@pytest.mark.parametrize(
+    ("kind", "first_words", "n_words"),
+    [(Words, (2, 8), 30_000), (TappedWords, (3, 100), 1_024)],
+)
+def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block(kind, first_words, n_words):
+    blocks, before = set(), copy.deepcopy(model := kind()).table.weight
+    for word in first_words:
+        words = torch.tensor([[word]]).expand(N_RECORDS, n_words)
         data = TensorDataset(words, torch.zeros(N_RECORDS).long())
         trainer, _ = trainer_of(model=model)
         with pytest.warns(UserWarning, match="slow"):

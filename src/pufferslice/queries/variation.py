@@ -69,15 +69,18 @@ def check_reached(query: Query, ends: Floats) -> None:
 def check_possible(query: Query, ends: Floats) -> None:
     """Declared values of each statistic are ones that it can have, whatever the rows.
 
-    `ends` are the lowest and highest of them, shape (2, dim); infinity above minus infinity if
-    there are none.
+    `ends` are the lowest and highest of them, shape (2, dim), without rare ones, which a model may
+    have outside; infinity above minus infinity if there are none.
     """
+    if isinstance(query.range, Box):  # it holds possible values only, and all others are moved
+        return
     for name, coordinate, low, high in zip(query.names, query.coordinates, *ends, strict=True):
         if low < coordinate.low - _SLACK or high > coordinate.high + _SLACK:
             raise ScenarioError(
                 f"{quoted(name)} lies between {coordinate.low:g} and {coordinate.high:g}, and a "
                 "declared world gives it another value. Declare the worlds in the unit of the "
-                "statistic: a rate is a share from 0 to 1, neither a percentage nor a count"
+                "statistic: a rate is a share from 0 to 1, neither a percentage nor a count. Draws "
+                "of a model that leave its range can be clipped to it with query.with_range(...)"
             )
 
 

@@ -35,6 +35,7 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     frame = frame_of(rows)
     if scenario.prior_kind in {"gaussian", "sampled"}:
         return _value_anyway(scenario, frame)
+    _check_given(scenario, len(frame))
     frame = _complete(scenario, frame)
     secret = _secret_of(scenario, frame)
     value = query.prepared(query.outputs(frame))[0]
@@ -92,16 +93,21 @@ def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
     # files that cannot be read are refused, whatever they hold
     pieces_of(data_files(path), columns)
     raw = np.full(query.dim, np.nan)
-    n_given, moments = 0, RowMoments()
+    n_given, moments, is_usable = 0, RowMoments(), True
     with contextlib.suppress(ScenarioError, TableError):
-        for frame, n_missing in complete_frames(path, columns, query.missing):
+        # rows that cannot be used are counted as well: values must not decide what is refused
+        for frame, n_missing in complete_frames(path, columns, "drop-rows"):
             n_given += len(frame) + n_missing
-            if len(frame):
-                means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
-                moments.add(means.terms)
-        if moments.n_rows:
-            raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
+            is_usable &= query.missing == "drop-rows" or not n_missing
+            if is_usable and len(frame):
+                is_usable = False
+                with contextlib.suppress(ScenarioError, TableError):
+                    means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
+                    moments.add(means.terms)
+                    is_usable = True
         _check_given(scenario, n_given)
+        if is_usable and moments.n_rows:
+            raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
     return raw
 
 
@@ -140,24 +146,26 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
 
     How many of them are complete may follow the secret, and must not decide.
     """
-    if scenario.rule is None:
-        _check_size(scenario, n_given, n_given - scenario.n_dropped)
-
-
-def _check_size(scenario: Scenario, *n_rows: int) -> None:
+    if scenario.rule is not None:
+        return
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if sizes and not sizes & {*n_rows}:
+    if not sizes or any(n <= n_given <= n + scenario.n_dropped for n in sizes):
+        return
+    if sizes == {1}:
         raise ReleaseError(
-            "the worlds have tables of other sizes than the rows that were given; release a table "
-            "with as many rows as one of them has: for a Markov chain one row for each time, after "
-            "a history of cases one row"
+            "after a history of cases with the columns of the table a release takes one row. If "
+            "the cases were tables, name the columns of the history as the statistics: "
+            f"{listed(scenario.query.names)}"
         )
+    raise ReleaseError(
+        "the worlds have tables of other sizes than the rows that were given; release a table "
+        "with as many rows as one of them has: for a Markov chain one row for each time"
+    )
 
 
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
     """The one secret that all rows share; None for worlds, which no column shows."""
     if scenario.rule is None:
-        _check_size(scenario, len(frame))
         return None
     labels = sorted(set(scenario.rule.labels(frame).tolist()))
     if len(labels) != 1:

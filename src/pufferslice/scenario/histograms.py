@@ -461,6 +461,11 @@ def ends_of(values: Floats) -> Floats:
     return np.stack([lowest.min(axis=0), highest.max(axis=0)])
 
 
+def central_ends(values: Floats, counts: Integers) -> Floats:
+    """The 2 % and 98 % quantile of each coordinate; shape (2, dim)."""
+    return np.quantile(values, [0.02, 0.98], axis=0, weights=counts, method="inverted_cdf")
+
+
 def joined_ends(parts: Iterable[Floats]) -> Floats:
     """Lowest and highest value of each coordinate over all parts, each of shape (2, dim)."""
     ends = np.stack(list(parts))

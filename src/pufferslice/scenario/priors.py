@@ -26,6 +26,7 @@ from pufferslice.scenario.distributions import (
 from pufferslice.scenario.histograms import (
     BinnedDistribution,
     SampledBinnedDistribution,
+    central_ends,
     ends_of,
     joined_ends,
     no_ends,
@@ -332,6 +333,8 @@ class WorldDistribution(NamedTuple):
     """Values of the distribution that the query's range moved."""
     ends: Floats
     """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
+    central: Floats
+    """As `ends`, without the rarest values at both ends."""
 
 
 def world_distribution(query: Query, secret: str, world: World) -> WorldDistribution:
@@ -352,6 +355,7 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
             origin=_MIXTURES if is_mixture else _ORIGINS[world.kind],
             n_clipped=0 if atoms is None else query.n_outside(atoms[0]),
             ends=no_ends(query.dim) if atoms is None else ends_of(atoms[0]),
+            central=no_ends(query.dim) if atoms is None else central_ends(*atoms),
         )
     if isinstance(world, SimulatedSample):
         raw, origin = np.concatenate(list(world.blocks(query, secret))), world.origin
@@ -368,6 +372,7 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
         origin=origin,
         n_clipped=query.n_outside(raw),
         ends=ends_of(raw),
+        central=central_ends(raw, np.ones(len(raw), dtype=np.int64)),
     )
 
 

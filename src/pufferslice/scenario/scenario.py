@@ -281,16 +281,17 @@ class Scenario:
             query=query,
             n_dropped=sum(world.n_dropped for world in of_tables.values()),
         )
-        ends = joined_ends(result.ends for result in results.values())
-        check_reached(query, ends)
+        check_reached(query, joined_ends(result.ends for result in results.values()))
         # A normal approximation may leave the range of a statistic, but not with most of its mass.
         normal = [
-            np.stack([world.mean + spread, world.mean - spread])
+            np.stack([part.mean + spread, part.mean - spread])
             for world in worlds.values()
-            if isinstance(world, GaussianDistribution)
-            for spread in (2 * np.sqrt(np.diag(world.cov)),)
+            if isinstance(world, GaussianDistribution | GaussianMixture)
+            for part in (world.components if isinstance(world, GaussianMixture) else [world])
+            for spread in (2 * np.sqrt(np.diag(part.cov)),)
         ]
-        check_possible(query, joined_ends([ends, *normal]))
+        central = [result.central for result in results.values()]
+        check_possible(query, joined_ends([*central, *normal]))
         free = attrs.evolve(query, range=None)
         check_clipping(
             scenario,
@@ -439,10 +440,11 @@ class Scenario:
 
         `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
         or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
-        earlier cases: a column `name`, and one for each statistic, by its name or its column (a
-        release is then one row, as a case is). The secret is which of `values` it has. Pairs: all,
-        or values that differ by at most `within`. The `source` is a public model, or held-out data
-        for a history, unless another is given.
+        earlier cases: a column `name`, and one for each statistic, named as the statistic
+        (`mean(age)`: a case may be a table) or as its column (`age`: a case is one row, and so is a
+        release). The secret is which of `values` it has. Pairs: all, or values that differ by at
+        most `within`. The `source` is a public model, or held-out data for a history, unless
+        another is given.
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             raise ArgumentError("give mean and cov together, or a history to take them from")
@@ -512,6 +514,12 @@ class Scenario:
         """
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
         check_count(2, length=length)
+        if query.missing != "refuse":
+            raise ArgumentError(
+                f"query must refuse missing values, got {given(query.missing)}: a chain has a "
+                'state at every time. Use query.with_missing("refuse"), in a file missing = '
+                '"refuse", and fill gaps before the release'
+            )
         if (n_draws is None) != (seed is None):
             raise ArgumentError(
                 "n_draws and seed go together: draws of the chain need a public seed"

@@ -24,10 +24,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError, PuffersliceError, TrainingError
 from pufferslice.learning.integer_sums import SumGrid, rounding_share
 from pufferslice.torch.batches import Batch
@@ -112,8 +114,9 @@ class ClippedSums:
         self._device = layout.parameters[0].device
         self._modes: tuple[bool, ...] = ()
         self._adding = threading.Lock()
-        # compile the kernel now: during a step its memory would lie between the activations
+        # compile the kernels now: during a step their memory would lie between the activations
         row_norms(torch.zeros(1, 1))
+        _checksum(torch.zeros(2))
 
     @property
     def is_prepared(self) -> bool:
@@ -226,7 +229,7 @@ class ClippedSums:
             raise ArgumentError("a batch is summed after prepare")
         state = torch.get_rng_state()
         parameters = [*self._model.parameters()]
-        before = [_sum_of_bits(parameter) for parameter in parameters]
+        before = [_checksum(parameter) for parameter in parameters]
 
         def add_group(group: _Group) -> int:
             with self._plain_torch(), _named_errors():
@@ -252,7 +255,10 @@ class ClippedSums:
                 "not seeded; the step was not taken. Make the trainer with the model in the mode "
                 "in which it is trained (model.train())"
             )
-        if before != [_sum_of_bits(parameter) for parameter in parameters]:
+        # listed again, because the model may have put others in their place
+        after = [*self._model.parameters()]
+        are_same = [*map(id, after)] == [*map(id, parameters)]
+        if not are_same or before != [_checksum(parameter) for parameter in after]:
             raise TrainingError(
                 "the model wrote to its parameters, which it did not in its first run; the step "
                 "was not taken. Change weights between steps: what a forward pass writes would "
@@ -354,10 +360,27 @@ class ClippedSums:
         return int.from_bytes(state.digest(), "little", signed=True)
 
 
-def _sum_of_bits(parameter: Tensor) -> int:
-    """A number that changes with the values; a copy to compare with would take more time."""
-    words = parameter.detach().cpu().contiguous().reshape(-1).numpy().view(np.uint32)
-    return int(np.add.reduce(words, dtype=np.uint32))
+def _checksum(parameter: Tensor) -> tuple[int, bytes]:
+    """Changes with the values and their order; a copy to compare with would take more time."""
+    flat = parameter.detach().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy()
+    n_whole = len(content) // 8 * 8
+    return int(_mixed_sum(content[:n_whole].view(np.uint64))), content[n_whole:].tobytes()
+
+
+@kernel
+def _mixed_sum(words: npt.NDArray[np.uint64]) -> np.uint64:
+    """Sum of all words, each mixed with its place; modulo 2^64.
+
+    Words are mixed as SplitMix64 does: with a mere factor for each place, sign flips in two places
+    could cancel.
+    """
+    total = np.uint64(0)
+    for place in range(len(words)):
+        word = words[place] + np.uint64(place) * np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+        total += word ^ (word >> np.uint64(32))
+    return total
 
 
 def check_radii(grid: SumGrid) -> None:

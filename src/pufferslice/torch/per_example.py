@@ -120,6 +120,8 @@ class PerExample:
             if method.at_once:
                 self._check_used(_row(examples, 0))
             else:
+                # noted on a record, if made-up ones do not run, and their shapes may reveal it
+                self._calls.clear()
                 self._gradients_of(_row(examples, 0))
         return method
 

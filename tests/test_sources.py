@@ -112,7 +112,7 @@ def test_every_number_of_the_paper_is_decided(repository, paper_labels):
         *_, source, ours, verdict, where, _ = (cell.strip() for cell in row.split("|"))
         assert source.strip("`") in paper_labels, row
         assert ours, row
-        assert verdict.removesuffix(" for 2 records") in get_args(Verdict), row
+        assert re.sub(r" for \d+ records$", "", verdict) in get_args(Verdict), row
         assert where.startswith(("`tests/", "[")) or where.strip("`") in names, row
 
 

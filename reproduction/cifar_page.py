@@ -88,8 +88,9 @@ images, the loss as score, intervals at 95 %. The run without privacy stops afte
 which 99 % of its training images are right before their step, and after 200 epochs at the latest.
 Epsilon is what the paper's sa-SRPP recipe would print for the noise; beside it what the run costs
 by mean square and by the amplified account, and Opacus's reference for one record (δ = 1e-5), which
-is no bound for the secret. The advantage is that of Yeom's threshold, the mean loss of the members.
-Source: `subfig:overfit`, `subfig:overfit_attack`.
+is no bound for the secret. The advantage is that of Yeom's threshold, the mean loss of the members;
+the picture shows the share of right guesses there, (1 + advantage) / 2. Source: `subfig:overfit`,
+`subfig:overfit_attack`.
 """
 _ATTACK_HEADING: Final = (
     "| noise | printed ε, 2 / 20 differ | mean square | amplified | reference | training, test "
@@ -303,11 +304,11 @@ def _attack_figure(attacked: dict[int, list[Row]]) -> Figure:
         draw_interval(attack, shown)
         attack.plot(
             [number_in(row, "epsilon") for row in shown],
-            [number_in(row, "attack_advantage") + 0.5 for row in shown],
+            [(1 + number_in(row, "attack_advantage")) / 2 for row in shown],
             color=LOOKS["amplified"][0],
             marker="D",
             linestyle=":",
-            label="advantage, from 0.5 upwards",
+            label="right guesses at Yeom's threshold",
         )
         attack.axhline(0.5, color=GREY, linewidth=1)
         for row in rows:

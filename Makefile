@@ -70,7 +70,7 @@ soak: install
 	  seed="$(SEED)"; \
 	  [ -n "$$seed" ] || seed=$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))'); \
 	  echo "soak round $$round of $(ROUNDS), seed $$seed (again: make soak ROUNDS=1 SEED=$$seed)"; \
-	  PUFFERSLICE_SEED=$$seed HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests --timeout 3600 \
+	  PUFFERSLICE_SEED=$$seed HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests -n auto --dist worksteal --timeout 3600 \
 	    -m 'soak or statistical or soundness or hypothesis' --hypothesis-seed=$$seed || exit 1; \
 	done
 

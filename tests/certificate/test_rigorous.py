@@ -22,6 +22,7 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
 )
 from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 flint = pytest.importorskip("flint", reason="python-flint is not installed")
@@ -47,6 +48,10 @@ def worlds(**distributions):
     return Scenario.from_worlds(distributions, query=query, source="public_model")
 
 
+def bell(mean, cov):
+    return GaussianDistribution(mean=mean, cov=cov)
+
+
 @pytest.fixture(scope="module")
 def atoms():
     """Three distributions of a few atoms, in two coordinates."""
@@ -60,9 +65,6 @@ def atoms():
 
 @pytest.fixture(scope="module")
 def mixtures():
-    def bell(mean, cov):
-        return GaussianDistribution(mean=mean, cov=cov)
-
     first = bell([0.0, 0.0], [[1.0, 0.2], [0.2, 2.0]])
     second = bell([1.0, 0.5], [[1.5, 0.0], [0.0, 1.0]])
     third = bell([1.0, 1.5], [[1.0, 0.0], [0.0, 1.0]])
@@ -241,6 +243,195 @@ def test_total_variation_of_gaussians_of_one_spread():
 def test_least_divergence_is_the_inverse_of_the_variation_bound(order, apart):
     ball = _least_divergence(flint.arb(order), flint.arb(apart))
     assert total_variation_bound([order], [float(ball)])[0] == pytest.approx(apart, rel=1e-6)
+
+
+def without_range(dim):
+    """Two distributions known through draws only: some of their mass is left to delta."""
+
+    def draws(shift):
+        draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, dim)))
+        return draw.sampled(n_draws=500, seed=6)
+
+    query = summary(mean=["pay", "age"][:dim])
+    return Scenario.from_worlds({"a": draws(0.0), "b": draws(0.5)}, query=query)
+
+
+def test_mass_beyond_the_draws_has_no_divergence_but_a_delta():
+    """In one dimension gaps bound all but a known mass: no Rényi claim, whatever its epsilon."""
+    claim = Guarantee.epsilon_delta(1.0, 0.4)
+    certificate = certify_release(without_range(1), claim, deltas=(), failure_probability=0.1)
+    full = certificate.evidence.full
+    assert full.missing.min() > 0
+    assert outcomes(certificate)[0] == "proved"
+    stated = with_unsliced(certificate, order=2.0, epsilon=1e6)
+    assert outcomes(stated)[1] == "not covered"
+    nothing_missing = attrs.evolve(full, missing=np.zeros(full.differences.n_instances))
+    evidence = attrs.evolve(certificate.evidence, full=nothing_missing)
+    assert outcomes(attrs.evolve(stated, evidence=evidence))[1] == "proved"
+
+
+def test_draws_without_a_range_bound_no_whole_output(profile):
+    claim = ApproximateGuarantee.average(epsilon=1.0, delta=0.5).along(profile)
+    certificate = certify_release(without_range(2), claim, deltas=(), failure_probability=0.1)
+    assert certificate.evidence.full.differences is None
+    assert outcomes(with_unsliced(certificate, guess=0.99)) == ["proved", "not covered"]
+
+
+def test_a_delta_below_the_missing_mass_is_not_proved(profile):
+    claim = ApproximateGuarantee.average(epsilon=1.0, delta=0.5).along(profile)
+    certificate = certify_release(without_range(2), claim, deltas=(), failure_probability=0.1)
+    missing = certificate.evidence.slices.missing.max()
+
+    def claimed(delta):
+        stated = {"epsilon": 1e3, "delta": float(delta)}
+        return edited(certificate, lambda s: s["guarantee"].update(stated))
+
+    assert outcomes(claimed(missing * 1.01))[0] == "proved"
+    for share in (1.0, 0.99):
+        assert outcomes(claimed(missing * share))[0] == "not covered"
+
+
+def test_noise_too_small_for_any_epsilon_is_not_proved(atoms, profile):
+    claim = ApproximateGuarantee.average(epsilon=1.0, delta=1e-3).along(profile)
+    certificate = certify_release(atoms, claim, deltas=())
+
+    def claimed(std):
+        def change(statement):
+            statement["noise"].update(std=std)
+            statement["guarantee"].update(epsilon=1e300)
+
+        return edited(certificate, change)
+
+    assert outcomes(claimed(0.1))[0] == "proved"
+    assert outcomes(claimed(1e-6))[0] == "not covered"
+
+
+def test_epsilons_of_slices_count_only_where_balls_prove_them(atoms, profile):
+    """Along directions a little short of 1 there is less noise than the floats assume."""
+    claim = ApproximateGuarantee.average(epsilon=1.0, delta=1e-3)
+    for shorter, outcome in ((0.0, "proved"), (9e-13, "not covered")):
+        directions = FiniteProfile.of(profile.directions * (1 - shorter))
+        assert outcomes(certify_release(atoms, claim.along(directions), deltas=()))[0] == outcome
+
+
+def test_a_delta_along_slices_of_gaussians_is_not_covered(gaussian, profile):
+    certificate = certify_release(gaussian, AVERAGE.along(profile), deltas=())
+    assert outcomes(certificate)[0] == "proved"
+    other = ApproximateGuarantee.average(epsilon=50.0, delta=0.5).to_json()
+    assert outcomes(edited(certificate, lambda s: s.update(guarantee=other)))[0] == "not covered"
+
+
+def test_noise_with_a_shape_proves_nothing_along_the_whole_sphere(atoms):
+    """Slices of noise that is wider in some directions do not cost alike."""
+    claim = Guarantee.joint(order=2, epsilon=50.0).to_json()
+    for shape, outcome in (("isotropic", "proved"), ("fitted", "not covered")):
+        certificate = certify_release(atoms, UNSLICED, shape=shape, deltas=())
+        along = edited(certificate, lambda s: s.update(guarantee=claim))
+        assert outcomes(along)[0] == outcome
+
+
+def with_an_equal_pair():
+    """Three pairs, one of them of equal distributions."""
+    rng = np.random.default_rng(9)
+    first = FiniteDistribution.uniform(rng.normal(size=(5, 2)))
+    second = FiniteDistribution.uniform(rng.normal(size=(3, 2)) + 1)
+    return worlds(a=first, b=second, c=first)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [AVERAGE, ApproximateGuarantee.average(epsilon=1.0, delta=1e-3), *WHOLE],
+    ids=str,
+)
+def test_a_pair_of_equal_distributions_costs_nothing(profile, claim):
+    """What the two other pairs need is proved, and a little less noise refuted."""
+    claim = claim.along(profile) if claim.notion in {"average", "joint"} else claim
+    certificate = certify_release(with_an_equal_pair(), claim, shape="isotropic", deltas=())
+    assert certificate.evidence.full.differences.equal.sum() == 1
+    assert prove(certificate).outcome == "proved"
+    std = certificate.noise_std
+    less = edited(certificate, lambda s: s["noise"].update(std=std * (1 - 1e-6)))
+    assert outcomes(less)[0] == "refuted"
+
+
+def test_equal_distributions_need_no_delta_for_the_grid(profile):
+    """Rounding to the grid alone would cost more than this delta, if their outputs differed."""
+    claim = ApproximateGuarantee.average(epsilon=1.0, delta=2e-14).along(profile)
+    assert math.sqrt(2) / SIGMA_INT / math.sqrt(2 * math.pi) > claim.delta
+    assert outcomes(certify_release(with_an_equal_pair(), claim, deltas=()))[0] == "proved"
+
+
+@pytest.mark.parametrize("variance", [2.0, 11.0])
+def test_gaussians_of_one_mean_differ_by_their_spread_alone(variance):
+    """By hand: Pinsker's inequality from the smaller divergence, with noise of variance 1."""
+    scenario = worlds(a=bell([0.5], [[variance]]), b=bell([0.5], [[1.0]]))
+    claim = Guarantee.epsilon_delta(0.1, 0.2)
+    certificate = certify_release(scenario, claim, shape="isotropic", deltas=())
+    ratio = (variance + 1) / 2
+    exact = math.sqrt((1 / ratio - 1 + math.log(ratio)) / 4)
+    exact += (1 + math.exp(0.1)) * (DRAW_DELTA + ROUNDING_DELTA)
+
+    def claimed(delta):
+        def change(statement):
+            statement["noise"].update(std=1.0)
+            statement["guarantee"].update(delta=delta)
+
+        return edited(certificate, change)
+
+    assert outcomes(claimed(exact * (1 + TINY)))[0] == "proved"
+    assert outcomes(claimed(exact * (1 - TINY)))[0] != "proved"
+
+
+def test_spreads_that_are_nearly_equal_are_nearly_as_close():
+    """By hand, from squares of the excess: its first power cancels, and rounding would remain."""
+    scenario = worlds(a=bell([0.5], [[1 + 2.0**-30]]), b=bell([0.5], [[1.0]]))
+    claim = Guarantee.epsilon_delta(1e-6, 0.2)
+    certificate = certify_release(scenario, claim, shape="isotropic", deltas=())
+    excess = 2.0**-30 / (2 + 2.0**-30)
+    exact = excess / math.sqrt(8) + 2 * (DRAW_DELTA + ROUNDING_DELTA)
+    for factor, outcome in ((1 + 1e-4, "proved"), (1 - 1e-4, "not covered")):
+
+        def change(statement, delta=exact * factor):
+            statement["noise"].update(std=1.0)
+            statement["guarantee"].update(delta=delta)
+
+        assert outcomes(edited(certificate, change))[0] == outcome
+
+
+def test_divergences_of_gaussians_end_at_an_order():
+    """By hand: of N(0, 4) from N(1, 3), noise included, order 4 is the first without a bound."""
+    scenario = worlds(a=bell([0.0], [[3.0]]), b=bell([1.0], [[2.0]]))
+    certificate = certify_release(scenario, UNSLICED, shape="isotropic", deltas=())
+    certificate = edited(certificate, lambda s: s["noise"].update(std=1.0))
+    exact = 3 / 2 + (3 * math.log(3) - 2 * math.log(4)) / 4
+    for factor, outcome in ((1 + TINY, "proved"), (1 - TINY, "refuted")):
+        assert outcomes(with_unsliced(certificate, order=3.0, epsilon=exact * factor))[1] == outcome
+    for order in (4.0, 5.0):
+        assert outcomes(with_unsliced(certificate, order=order, epsilon=1e300))[1] == "not covered"
+
+
+def test_noise_below_the_rounding_of_a_singular_spread_proves_nothing():
+    """Covariances are known to about 15 digits, so a smaller variance may be none at all."""
+    scenario = worlds(
+        a=bell([0.0, 0.0], [[1.0, 1.0], [1.0, 1.0]]), b=bell([1.0, 0.0], [[2.0, 2.0], [2.0, 2.0]])
+    )
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.9), deltas=())
+    assert outcomes(certificate)[0] == "proved"
+    less = edited(certificate, lambda s: s["noise"].update(std=1e-9))
+    for guess in (0.9, 1 - 2.0**-53):
+        stated = edited(less, lambda s, guess=guess: s["guarantee"].update(at_most=guess))
+        assert outcomes(stated)[0] == "not covered"
+
+
+def test_a_guess_below_what_the_noise_itself_adds_is_not_proved(gaussian):
+    certificate = certify_release(gaussian, Guarantee.guess(at_most=0.6), deltas=())
+    assert outcomes(certificate)[2] == "proved"
+    assert outcomes(with_unsliced(certificate, guess=math.nextafter(0.5, 1)))[2] != "proved"
+
+
+@pytest.mark.parametrize("apart", [-0.1, 0.0, 1.0, 1.5])
+def test_no_two_distributions_are_so_far_apart(apart):
+    assert _least_divergence(flint.arb(2.0), flint.arb(apart)).is_nan()
 
 
 def test_training_is_refused_by_name():

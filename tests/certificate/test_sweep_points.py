@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
+from tests.certificate.conftest import CLOSED_FORM
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import (
@@ -104,6 +105,20 @@ def test_closed_form_by_hand(certificate):
     gaps = np.abs((at[:, None] - at[None]) @ PROFILE.directions.T)
     assert row.closed_form_std**2 == pytest.approx(4 / 4 * gaps.max() ** 2, rel=1e-9)
     assert row.closed_form_std >= row.noise_std
+
+
+def test_a_closed_form_has_its_tight_rule_beside_it(points, certificate):
+    held = certify_release(points, JOINT.along(PROFILE), method=CLOSED_FORM)
+    (own,) = sweep_points(held, [1.0])
+    assert own.noise_std == own.closed_form_std == held.noise_std
+    assert own.tight_std == certificate.noise_std < held.noise_std
+
+
+def test_a_bound_that_no_noise_reaches_has_no_noise(certificate):
+    (beyond,) = sweep_points(certificate, [1e-30])
+    assert beyond.noise_std is beyond.noise_stds is beyond.tight_std is None
+    assert beyond.unsliced_epsilon is None
+    assert beyond.total_variation == 1.0
 
 
 @pytest.mark.soundness
@@ -257,6 +272,15 @@ def test_samples_without_a_range_say_nothing_about_guessing():
     assert row.largest_gap > 0
 
 
+def test_every_pair_of_samples_without_a_range_has_a_row():
+    scenario = worlds({"low": draws(0.0), "middle": draws(0.5), "high": draws(1.0)})
+    target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
+    held = certify_release(scenario, target.along(PROFILE), failure_probability=0.1)
+    rows = pair_costs(held)
+    assert {row.pair for row in rows} == {("low", "middle"), ("low", "high"), ("middle", "high")}
+    assert [row.unsliced_cost for row in rows] == [None] * 3
+
+
 def test_nothing_without_evidence(certificate):
     bare = Certificate(statement=certificate.statement, evidence=None)
     for look in (pair_costs, slice_profile, lambda held: sweep_points(held, [1.0])):
@@ -290,6 +314,15 @@ def test_training_outlook_is_planning_again(accountant):
     assert rows[2].noise_multiplier == high.noise_multipliers[0]
     assert rows[1].total_variation == pytest.approx(stated_variation(held), rel=1e-6)
     assert rows[0].total_variation < rows[1].total_variation < rows[2].total_variation < 1
+
+
+def test_training_that_no_noise_makes_so_private_has_no_multiplier():
+    held = planned(WorstCase(), Guarantee.unsliced(order=8, epsilon=2.0))
+    beyond, within = what_if_training(certify_training(held, data="digits"), [1e-300, 1.0])
+    assert beyond.noise_multiplier is None
+    assert beyond.total_variation == 1.0
+    assert within.noise_multiplier > held.noise_multipliers[0]
+    assert within.total_variation < 1
 
 
 @pytest.mark.soundness

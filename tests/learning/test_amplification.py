@@ -201,6 +201,16 @@ class TestTheSum:
         whole = [amplified_divergence(*case) for case in cases]
         assert searched == pytest.approx(whole, rel=1e-13)
 
+    @pytest.mark.parametrize("largest", [1, 4_000, 5_000, 6_000])
+    def test_matrices_in_little_room_are_split_or_left(self, largest, monkeypatch):
+        """Counts together, in halves, in part or all one by one: the same divergences."""
+        counts, sampling = np.arange(400, 430), Poisson(n_records=1000, rate=0.02)
+        alone = [amplified_divergence(4, 100.0, 0.02, int(count)) for count in counts]
+        monkeypatch.setattr(amplification, "_LARGEST_PRODUCT", largest)
+        split = amplified_by_count(4, 100.0, sampling, counts)
+        assert split == pytest.approx(np.array(alone), rel=2e-11)
+        assert (split.tolist() == alone) == (largest == 1)
+
     @pytest.mark.parametrize("precision", [2.0, 10.0])
     @pytest.mark.parametrize("case", [*(case for case, _ in KNOWN), (1.5, 0.4, 0.3, 3)])
     @pytest.mark.soundness

@@ -241,6 +241,29 @@ def test_noise_whose_square_is_no_number_costs_infinitely_much():
     assert pairs.full_costs(4.0, 1e-170)[0] == math.inf
 
 
+@pytest.mark.parametrize(
+    ("pairs", "too_little"),
+    [
+        (on_the_line((0, 0), (1e-160, 0)), 1e-170),
+        (
+            GaussianPairs(
+                means=np.array([[[0.0, 0.0], [0.0, 1.0]]]), covs=np.ones((1, 2, 2, 2)) * 2
+            ),
+            1e-9,
+        ),
+    ],
+    ids=["no square", "singular"],
+)
+def test_noise_that_floats_cannot_tell_from_none_bounds_nothing(pairs, too_little):
+    """Points are told apart; with enough noise the same pair has finite parts."""
+    shifts, variations = pairs.parts(too_little)
+    assert shifts.tolist() == [[math.inf, math.inf]]
+    assert variations.tolist() == [1.0]
+    shifts, variations = pairs.parts(0.5)
+    assert shifts.max() < 3
+    assert variations.tolist() == [0.0]
+
+
 class TestScaling:
     """Scaled distributions differ by what the declared ones differ by, to the last digit."""
 

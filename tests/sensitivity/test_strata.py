@@ -342,6 +342,22 @@ def stop(_done, _total):
     raise Stop
 
 
+FORKED = """
+import os, sys, tempfile
+from tests.sensitivity.test_strata import SCAN
+from pufferslice.sensitivity import scan_files, spill_files
+path = sys.argv[1]
+tempfile.tempdir = os.path.dirname(path)
+found = spill_files(path, SCAN, scan_files(path, SCAN), most_rows=60)
+child = os.fork()
+if child:
+    print(os.waitpid(child, 0)[1], len(found["a"].rows(0)))
+else:
+    found["a"].folder.close()
+    os._exit(0)
+"""
+
+
 class TestFolder:
     def test_size_is_announced_before_and_files_are_confidential(self, rng):
         table = people(rng, a=200, b=151)
@@ -402,6 +418,51 @@ class TestFolder:
         found["a"].folder.close()
         with pytest.raises(StorageError, match="are gone or cannot be read"):
             found["a"].rows(0)
+
+    def test_a_folder_of_another_user_is_left_alone(self, rng, tmp_path, monkeypatch):
+        """Whose process is gone or not; a folder of this user is removed."""
+        folder = Path(tempfile.gettempdir()) / "pufferslice-strata-abandoned"
+        folder.mkdir()
+        (folder / "lock").write_bytes(b"")
+        with monkeypatch.context() as other:
+            other.setattr(strata.os, "getuid", lambda: folder.stat().st_uid + 1)
+            spilled(people(rng, a=20, b=20), 10)
+        assert folder.exists()
+        spilled(people(rng, a=20, b=20), 10)
+        assert not folder.exists()
+
+    def test_a_system_without_locks(self, rng, monkeypatch):
+        """Rows are spilled as elsewhere; what others left is not touched, since they may run."""
+        table = people(rng, a=200, b=151)
+        _, locked = spilled(table, 60)
+        folder = Path(tempfile.gettempdir()) / "pufferslice-strata-abandoned"
+        folder.mkdir()
+        (folder / "lock").write_bytes(b"")
+        monkeypatch.setattr(strata, "fcntl", None)
+        _, found = spilled(table, 60)
+        assert {secret: part.digest for secret, part in found.items()} == {
+            secret: part.digest for secret, part in locked.items()
+        }
+        assert folder.exists()
+
+    def test_a_forked_process_does_not_remove_the_rows_of_its_parent(self, rng, tmp_path):
+        pa.parquet.write_table(people(rng, a=200, b=151), tmp_path / "people.parquet")
+        command = [sys.executable, "-c", FORKED, str(tmp_path / "people.parquet")]
+        done = subprocess.run(command, capture_output=True, check=False, text=True)
+        assert done.stdout.split() == ["0", "50"], done.stderr
+        assert not list(tmp_path.glob("pufferslice-strata-*"))
+
+    def test_secrets_that_a_part_names_but_does_not_have(self, rng):
+        """Parts of a table with a dictionary name every secret of it."""
+        table = people(rng, a=200, b=151)
+        coded = table.set_column(0, GROUP, table[GROUP].dictionary_encode())
+        order = np.argsort(np.array(table[GROUP].to_pylist()), kind="stable")
+        histograms = scan_tables([table], SCAN)
+        _, whole = spilled(table.take(order), 60)
+        parts = [coded.take(order).slice(0, 200), coded.take(order).slice(200)]
+        found = spill_tables(parts, SCAN, histograms, most_rows=60)
+        for secret in "ab":
+            assert found[secret].digest == whole[secret].digest
 
 
 class TestHostileFolder:
@@ -472,7 +533,7 @@ class TestHostileFolder:
             self.spill(data, tmp_path / "kept")
 
     @pytest.mark.soundness
-    @pytest.mark.parametrize("change", ["borders", "rows"])
+    @pytest.mark.parametrize("change", ["borders", "one border", "far border", "rows"])
     def test_a_manifest_made_to_fit_is_refused(self, data, tmp_path, change):
         """Digests alone could be recomputed by whoever edits: the rows are counted again."""
         self.spill(data, tmp_path / "kept")
@@ -483,6 +544,10 @@ class TestHostileFolder:
         part = facts["secrets"]["b"]
         if change == "borders":
             part["borders"][0][1] = (part["borders"][0][1] + 1) % 30
+        elif change == "one border":
+            part["borders"][0][0] = part["borders"][0][1]
+        elif change == "far border":
+            part["borders"][0][0] -= Cut(n_rows=151, n_strata=4).size(0)
         else:
             values = np.frombuffer(rows.read_bytes()).copy()
             values[-3:] = -values[-3:]

@@ -27,6 +27,7 @@ from pufferslice.sensitivity.kernels import thinned
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.renyi import aggregate
 from pufferslice.sensitivity.sensitivity import Slices
+from pufferslice.sensitivity.tables import MatchingTables, resolved
 
 
 def built(**changes):
@@ -379,3 +380,59 @@ class TestBounds:
             assert len(rough.gaps) <= room < len(whole.gaps)
             assert rough.totals.tolist() == [LEVEL_QUANTA] * 6
             assert (rough.log_moments(0.1, 0.0) >= whole.log_moments(0.1, 0.0) * (1 - 1e-12)).all()
+
+
+class TestWhichRowsAreFine:
+    """Rows that are multiples of one row, so that costs are known; calls are written down."""
+
+    ROW = np.geomspace(1, 0.1, 900)
+
+    def n_entries(self, most):
+        gaps, _ = thinned(self.ROW, np.ones(len(self.ROW), dtype=np.int64), most)
+        return len(gaps)
+
+    def resolve(self, kind, scales, room, monkeypatch):
+        """The tables, with the number of instances and of entries a row of every call."""
+        calls = []
+
+        def make(instances, pairs, most, _progress):
+            calls.append((len(pairs), most))
+            ones = np.ones(len(self.ROW), dtype=np.int64)
+            rows = [
+                thinned(instances[pair.first][along] * self.ROW, ones, most)
+                if instances[pair.first][along]
+                else (np.zeros(1), ones[:1] * len(ones))
+                for along in range(len(scales[0]))
+                for pair in pairs
+            ]
+            return [kind.of_rows(rows, [len(ones)] * len(pairs))]
+
+        monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", room)
+        pairs = [DistributionPair(i, i) for i in range(len(scales))]
+        (tables,) = resolved(make, scales, pairs, len(scales[0]))
+        lengths = np.diff(tables.starts).reshape(tables.n_slices, -1)
+        return tables, lengths.tolist(), calls
+
+    def test_more_entries_the_fewer_can_cost_most(self, monkeypatch):
+        """A row of k entries may cost 4 / k too much: that rules out some more in every wave."""
+        squares = [1.0] + [0.96] * 4 + [0.92] * 10 + [0.86] * 40
+        scales = [(math.sqrt(square),) for square in squares]
+        tables, lengths, calls = self.resolve(GapTables, scales, 3_300, monkeypatch)
+        assert calls == [(55, 16), (55, 30), (15, 70), (5, 140), (1, 512)]
+        most = [512] + [140] * 4 + [70] * 10 + [30] * 40
+        assert lengths == [[self.n_entries(n) for n in most]]
+        assert tables.worst()[:, 0] == pytest.approx(np.sqrt(squares))
+
+    def test_a_coupling_costs_what_the_best_one_does(self, monkeypatch):
+        """The first pair has one bad coupling, the second two of middling length."""
+        scales, room = [(8.0, 1.0), (2.0, 2.0)], 1_200
+        _, lengths, _ = self.resolve(MatchingTables, scales, room, monkeypatch)
+        coarse, fine = self.n_entries(16), self.n_entries(512)
+        assert lengths == [[coarse, fine]] * 2
+        _, lengths, _ = self.resolve(GapTables, scales, room, monkeypatch)
+        assert lengths == [[fine, coarse]] * 2
+
+    def test_rows_without_a_gap_are_made_once(self, monkeypatch):
+        tables, _, calls = self.resolve(GapTables, [(0.0,)] * 3, 30, monkeypatch)
+        assert calls == [(3, 5)]
+        assert not tables.worst().any()

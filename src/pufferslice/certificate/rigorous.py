@@ -300,6 +300,8 @@ def _sliced_delta_excess(
     if claim.notion == "joint":
         at_claim = deltas(np.full(shape, claim.epsilon))
         return _largest([_weighted(row, weights) for row in at_claim]) - claim.delta
+    if not (missing < claim.delta).all():
+        return arb.nan()
     # Floats find the epsilon of each slice, and balls prove bounds next to it.
     std, margin = float(noise_std), float(grid * noise_std)
     near = smallest_epsilons(
@@ -438,17 +440,20 @@ def _pinsker(piece: _Piece) -> arb:
     """From the divergence of order 1, half the sum of x - ln(1 + x) over relative excesses x.
 
     For nearly equal spreads that difference cancels; with f^2 the sum of their squares it is at
-    most -f - ln(1 - f), because sums of higher powers are at most those of f.
+    most -f - ln(1 - f), because sums of higher powers are at most those of f. This grows with f,
+    so that the upper end of its ball does, which is exact.
     """
     excess = _log_det(piece.total + piece.wider) - _log_det(piece.total)
     if not excess.is_finite():
         return arb.nan()
     relative = piece.total.solve(piece.wider)
     found = relative.trace() - excess
-    size = (relative * relative).trace().nonnegative_part().sqrt()
+    size = (relative * relative).trace().nonnegative_part().sqrt().upper()
     if size < 1:
         found = found.min(-size - (-size).log1p())
-    return (found / 4).nonnegative_part().sqrt()
+    # By ends: the root of a ball that reaches below 0 would be far too large.
+    low, high = ((end / 4).max(arb(0)).sqrt() for end in (found.lower(), found.upper()))
+    return low.union(high)
 
 
 def _pieces(pairs: GaussianPairs, noise_std: arb) -> list[list[_Piece]]:
@@ -561,9 +566,7 @@ def _least_divergence(order: arb, apart: arb) -> arb:
     middle = ((low + high) / 2).mid()
     for _ in range(ctx.prec):
         slope = moment_and_slope(middle)[1]
-        if not (slope > 0 or slope < 0):
-            break
-        low, high = (low, middle) if slope > 0 else (middle, high)
+        low, high = (low, middle) if slope.mid() > 0 else (middle, high)
         middle = ((low + high) / 2).mid()
     value, slope = moment_and_slope(middle)
     return (value - abs(slope)).union(value).log() / a

@@ -457,9 +457,8 @@ class Spill:
         order = grouped(rows.codes, len(rows.secrets))
         ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
         for secret, places in zip(rows.secrets, np.split(order, ends[:-1]), strict=True):
-            if len(places):
-                for start, content in self._parts[secret].placed(rows.outputs[places]):
-                    self._write(start, content)
+            for start, content in self._parts[secret].placed(rows.outputs[places]):
+                self._write(start, content)
 
     def _write(self, start: int, content: memoryview) -> None:
         try:

@@ -115,12 +115,14 @@ def write_page(results: Path, say: Callable[[str], None]) -> None:
     runs = FinishedRuns.of(results)
     read = ladder_rows(runs)
     attacked = {count: attack_rows(runs, count) for count in BOTH_DIFFERING}
-    for old in PICTURES.glob("*.png"):
-        old.unlink()
     parts = [_INTRODUCTION, _runs_section(runs), *_ladder_section(runs, read)]
     parts += _attack_section(attacked)
     parts += [_compared_section(runs), _slow_section(runs), _anchor_section(runs)]
-    write_whole(PAGE, "\n".join(parts).encode())
+    page = "\n".join(parts)
+    write_whole(PAGE, page.encode())
+    for picture in PICTURES.glob("*.png"):
+        if picture.name not in page:
+            picture.unlink()
     say(f"{len(runs.results)} of {len(planned_runs('all'))} runs have finished; wrote {PAGE.name}")
 
 
@@ -273,7 +275,8 @@ def _anchor_section(runs: FinishedRuns) -> str:
 
 
 def _accuracy_figure(runs: FinishedRuns, rows: Sequence[Row]) -> Figure:
-    panels = list(dict.fromkeys((row["n_differing"], row["batch_size"]) for row in rows))
+    read = [row for row in rows if row["test_accuracy"] is not None]
+    panels = list(dict.fromkeys((row["n_differing"], row["batch_size"]) for row in read))
     figure = new_figure(4.6 * len(panels), 7)
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (n_differing, size) in zip(grid, panels, strict=True):

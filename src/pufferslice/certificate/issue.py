@@ -222,12 +222,12 @@ def certify_release(
     if guard is not None and not evidence.are_equal:
         # The noise that the claim needs may be less than the guard needs.
         least = guard / guard_radius(evidence.full, options.target, 1.0) * _GUARD_ROOM
-        if is_chosen and calibrated_noise(evidence, options) < least:
-            raise CalibrationError(
-                f"this noise hides shifts of less than guard {guard:g} only; use a smaller guard, "
-                "or more noise (less accuracy)"
-            )
         if calibrated_noise(evidence, options) < least:
+            if is_chosen:
+                raise CalibrationError(
+                    f"this noise hides shifts of less than guard {guard:g} only; use a smaller "
+                    "guard, or more noise (less accuracy)"
+                )
             options = attrs.evolve(options, noise_std=least)
     if any(scenario.row_spans) and evidence.are_equal:
         raise CalibrationError(
@@ -257,7 +257,9 @@ def certify_release(
             )
             kind: ShapeKind = "diagonal" if shape == "diagonal" else "fitted"
             options = attrs.evolve(options, shape=kind, shape_gap=None)
-            least = math.sqrt(float(np.trace(covariance)) / scenario.dim) * _GUARD_ROOM
+            # The second is the first but for rounding, and what verify compares with.
+            least = math.sqrt(float(np.trace(covariance)) / scenario.dim)
+            least = max(least, row_noise(evidence)) * _GUARD_ROOM
         if std < least:
             options = attrs.evolve(options, noise_std=least)
     statement = release_statement(evidence, options)

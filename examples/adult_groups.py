@@ -21,7 +21,7 @@ def main() -> None:
     scenario = ps.Scenario.from_groups(adult, secret="race", query=query)  # noqa: S106 - a column
     target = ps.Guarantee.unsliced(order=4, epsilon=1.0)  # about the whole output
 
-    # Noise that is fitted to the secret, which is the default, beside noise of one size.
+    # Noise that is fitted to the secret (the default), compared with isotropic noise.
     wasteful = ps.certify_release(scenario, target, shape="isotropic")
     certificate = ps.certify_release(scenario, target)
     certificate.save(folder / "certificate.json")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hide whether a sales table is of a quiet or of a busy year.
+"""Hide whether a sales table comes from a quiet or a busy year.
 
 Each world is a declared Gaussian distribution of the query. The claim is how often someone who
 sees the release guesses the year right. `spent` goes from noise to cost.

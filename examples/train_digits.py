@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train on digits and hide from which of two worlds they come.
+"""Train on digits and hide which of two worlds they come from.
 
 In one world 10 % of the digits are a three, in the other a few more; the images are the same.
 Shows the workflow in Python: two worlds, plan, trainer, certificate, a metric on public records.

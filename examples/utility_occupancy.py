@@ -3,7 +3,7 @@
 
 Simulated data: someone is at home or not in each of the 720 hours of a month, by a Markov chain,
 and uses 0.2 kWh in every hour and 0.6 kWh more in those at home. Every evening at 20:00 is
-protected. (A total of each single day could not be published: the noise is as large as a day.)
+protected. (The total of a single day could not be published: the noise is nine of its 24 hours.)
 """
 
 import tempfile
@@ -39,7 +39,7 @@ def main() -> None:
     released = ps.release(scenario, month, certificate, ledger=ledger)
     print(released)
 
-    # What follows is computed from the release, and free.
+    # What follows is computed from the release and costs nothing.
     daily = HOURS * BASE + AT_HOME * released.values[0] / DAYS
     noise = AT_HOME * released.noise_stds[0] / DAYS
     own = np.std(HOURS * BASE + AT_HOME * np.reshape(states, (DAYS, HOURS)).sum(axis=1))

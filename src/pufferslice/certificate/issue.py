@@ -363,15 +363,11 @@ def spent(
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
-    cost = spent_on(evidence, options, std)
-    if not np.isfinite(cost):
-        raise CalibrationError(f"noise {std:g} gives no finite cost of {claim}; use more noise")
     try:
-        return claim.with_bound(cost)
-    except ArgumentError:
+        return claim.with_bound(spent_on(evidence, options, std))
+    except ArgumentError:  # infinite, or every guess
         raise CalibrationError(
-            f"noise {std:g} costs {cost:g}, with which there is no claim of this kind. Ask about "
-            "another noise, or another delta"
+            f"noise {std:g} gives no bound like {claim}; ask about another noise, order or delta"
         ) from None
 
 

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.special import logsumexp
+from scipy.stats import binom, norm
 from tests import oracles
 
 from pufferslice.baselines.comparison import SHAPED, UNSLICED, noise_curves
@@ -720,6 +722,45 @@ class TestGrainOfRows:
         )
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.55))
         assert 1 <= certificate.noise_std / (np.ptp(costs) / 400) < 2.0001
+
+    def test_a_certificate_says_that_rows_are_not_normal(self):
+        """The numbers of docs/limits.md, by the exact distribution of an outlier among zeros."""
+        cost = np.zeros(400)
+        cost[0] = 400.0
+        table = pa.table({"ill": np.repeat([1, 0], [44, 356]), "cost": cost})
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value=1, shares=[0.1, 0.12], query=summary(mean=["cost"])
+        )
+        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
+        x = np.linspace(-40, 140, 9_001)
+        p, q = (
+            logsumexp(
+                binom.logpmf(np.arange(n + 1), n, 1 / 44)
+                + norm.logpdf(x[:, None], np.arange(n + 1), certificate.noise_std),
+                axis=1,
+            )
+            for n in (48, 40)
+        )
+        exact = (logsumexp(4 * p - 3 * q) + np.log(x[1] - x[0])) / 3
+        guess = 0.5 + np.abs(np.exp(p) - np.exp(q)).sum() * (x[1] - x[0]) / 4
+        assert certificate.spent == pytest.approx(0.059, rel=0.01)
+        assert exact == pytest.approx(37.2, rel=0.01)
+        assert guess == pytest.approx(0.526, abs=0.001)
+        assert guess < certificate.guess
+        assert "priors-normal" in certificate.statement["limits"]
+        assert "hundreds of times" in str(certificate)
+        drawn = Scenario.from_prevalence(
+            table,
+            column="ill",
+            value=1,
+            shares=[0.1, 0.12],
+            query=summary(mean=["cost"]),
+            prior="draws",
+            n_draws=50,
+            seed=1,
+        )
+        other = certify_release(drawn, certificate.guarantee)
+        assert "priors-normal" not in other.statement["limits"]
 
     def test_the_noise_does_not_spell_out_the_largest_value(self):
         """A public number that follows one row in every digit would publish that row."""

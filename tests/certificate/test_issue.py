@@ -162,10 +162,20 @@ class TestNoiseOfOnesOwn:
         with pytest.raises(CalibrationError, match=r"noise_std .* costs"):
             certify_release(records, claim_of(notion).along(profile), noise_std=smallest * 0.999)
 
-    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
+    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf, 1e160])
     def test_no_noise_is_no_choice(self, records, profile, noise_std):
         with pytest.raises(ArgumentError, match="noise_std"):
             certify_release(records, claim_of("joint").along(profile), noise_std=noise_std)
+
+    def test_noise_whose_square_is_no_float_is_no_question(self):
+        sides = {
+            s: GaussianDistribution(mean=[m], cov=[[1.0]]) for s, m in (("a", 0.0), ("b", 1.0))
+        }
+        scenario = Scenario.from_worlds(sides, query=summary(mean=["x"]), source="public_model")
+        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
+        assert 0 < spent(certificate, noise_std=1e149).epsilon < 1e-200
+        with pytest.raises(ArgumentError, match="noise_std"):
+            spent(certificate, noise_std=1e160)
 
     def test_equal_distributions_may_have_noise(self, profile):
         alike = gaussians(([0.0, 1.0], np.eye(2)), ([0.0, 1.0], np.eye(2)))
@@ -364,6 +374,17 @@ def test_earlier_releases_are_digests(earlier):
         certify_release(POINTS, claim_of("joint").along(AXES), earlier_releases=earlier)
 
 
+def test_what_can_be_read_once_is_not_lost():
+    certificate = certify_release(
+        POINTS,
+        claim_of("joint").along(AXES),
+        deltas=iter([1e-5]),
+        earlier_releases=iter(["a" * 64]),
+    )
+    assert certificate.statement["deltas"] == [1e-5]
+    assert certificate.statement["earlier_releases"] == ["a" * 64]
+
+
 def test_an_unsliced_claim_takes_no_method_that_it_does_not_use():
     """Its noise comes from couplings of the whole output; another label would be untrue."""
     with pytest.raises(ArgumentError, match=r"method|rule|envelope"):
@@ -448,8 +469,8 @@ def test_spent_by_hand():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"noise_std": 0.0}, "noise_std must be"),
-        ({"noise_std": float("nan")}, "noise_std must be"),
+        ({"noise_std": 0.0}, "noise_std must lie"),
+        ({"noise_std": float("nan")}, "noise_std must lie"),
         ({"order": 1.0}, "order must be"),
         ({"notion": "jointly"}, "notion must be one of"),
     ],

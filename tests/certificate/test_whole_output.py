@@ -442,9 +442,9 @@ def test_priors_that_hide_the_secret_at_a_delta_need_no_epsilon():
     assert spent(certificate) == Guarantee.epsilon_delta(0, 1e-5)
 
 
-def test_a_claim_of_epsilon_zero_bounds_the_total_variation():
-    target = Guarantee.epsilon_delta(0, 0.1)
-    certificate = certify_release(points(), target)
-    assert spent(certificate) == target
-    assert certificate.statement["unsliced"]["guess"] == pytest.approx(0.55, rel=1e-9)
-    assert verify(certificate).holds
+def test_a_claim_of_epsilon_zero_is_one_about_guesses():
+    with pytest.raises(ArgumentError, match=r"guess\(at_most=\(1 \+ delta\) / 2\)"):
+        certify_release(points(), Guarantee.epsilon_delta(0, 0.1))
+    certificate = certify_release(points(), Guarantee.guess(at_most=0.55))
+    std = certificate.noise_std
+    assert released_delta(certificate.evidence.full, 0.0, std) == pytest.approx(0.1, rel=1e-9)

@@ -141,7 +141,7 @@ class ApproximateGuarantee:
 
     notion: Literal["average", "joint", "unsliced"]
     epsilon: float = attrs.field(converter=plain_float)
-    """At least 0, where `delta` bounds the total variation."""
+    """Greater than 0; what noise costs may be 0, where `delta` bounds the total variation."""
     delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
     profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)

@@ -128,6 +128,11 @@ def certify_release(
             f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
         )
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
+    if not target.bound > 0:
+        raise ArgumentError(
+            f"the epsilon of a claim must be greater than 0, got {target}. For total variation "
+            "of at most delta, claim Guarantee.guess(at_most=(1 + delta) / 2)"
+        )
     check_one_of(get_args(Effort), effort=effort)
     profile: AnyProfile | None
     if target.is_sliced:

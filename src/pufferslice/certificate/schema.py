@@ -312,7 +312,7 @@ class EpsilonDeltaGuarantee(_Part):
     """An (epsilon, delta) claim about the whole output, or aggregated over slices by the notion."""
 
     notion: Annotated[str, _OneOf(RELEASE_NOTIONS)]
-    epsilon: NonNegative
+    epsilon: Positive
     delta: Delta
 
 

@@ -77,7 +77,7 @@ class TestApproximate:
         [
             {"notion": "guess", "epsilon": 1.0, "delta": 0.1},
             {"notion": "unsliced", "epsilon": 1.0, "delta": 0.1, "profile": AXES},
-            {"notion": "joint", "epsilon": 0.0, "delta": 0.1},
+            {"notion": "joint", "epsilon": -1e-9, "delta": 0.1},
             {"notion": "joint", "epsilon": 1.0, "delta": 0.0},
             {"notion": "joint", "epsilon": 1.0, "delta": 1.0},
         ],

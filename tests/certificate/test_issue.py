@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.special import logsumexp
+from scipy.stats import binom, norm
 from tests import oracles
 
 from pufferslice.baselines.comparison import SHAPED, UNSLICED, noise_curves
@@ -160,10 +162,20 @@ class TestNoiseOfOnesOwn:
         with pytest.raises(CalibrationError, match=r"noise_std .* costs"):
             certify_release(records, claim_of(notion).along(profile), noise_std=smallest * 0.999)
 
-    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
+    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf, 1e160])
     def test_no_noise_is_no_choice(self, records, profile, noise_std):
         with pytest.raises(ArgumentError, match="noise_std"):
             certify_release(records, claim_of("joint").along(profile), noise_std=noise_std)
+
+    def test_noise_whose_square_is_no_float_is_no_question(self):
+        sides = {
+            s: GaussianDistribution(mean=[m], cov=[[1.0]]) for s, m in (("a", 0.0), ("b", 1.0))
+        }
+        scenario = Scenario.from_worlds(sides, query=summary(mean=["x"]), source="public_model")
+        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
+        assert 0 < spent(certificate, noise_std=1e149).epsilon < 1e-200
+        with pytest.raises(ArgumentError, match="noise_std"):
+            spent(certificate, noise_std=1e160)
 
     def test_equal_distributions_may_have_noise(self, profile):
         alike = gaussians(([0.0, 1.0], np.eye(2)), ([0.0, 1.0], np.eye(2)))
@@ -362,6 +374,17 @@ def test_earlier_releases_are_digests(earlier):
         certify_release(POINTS, claim_of("joint").along(AXES), earlier_releases=earlier)
 
 
+def test_what_can_be_read_once_is_not_lost():
+    certificate = certify_release(
+        POINTS,
+        claim_of("joint").along(AXES),
+        deltas=iter([1e-5]),
+        earlier_releases=iter(["a" * 64]),
+    )
+    assert certificate.statement["deltas"] == [1e-5]
+    assert certificate.statement["earlier_releases"] == ["a" * 64]
+
+
 def test_an_unsliced_claim_takes_no_method_that_it_does_not_use():
     """Its noise comes from couplings of the whole output; another label would be untrue."""
     with pytest.raises(ArgumentError, match=r"method|rule|envelope"):
@@ -446,8 +469,8 @@ def test_spent_by_hand():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"noise_std": 0.0}, "noise_std must be"),
-        ({"noise_std": float("nan")}, "noise_std must be"),
+        ({"noise_std": 0.0}, "noise_std must lie"),
+        ({"noise_std": float("nan")}, "noise_std must lie"),
         ({"order": 1.0}, "order must be"),
         ({"notion": "jointly"}, "notion must be one of"),
     ],
@@ -461,7 +484,7 @@ def test_spent_without_a_finite_answer():
     certificate = certify_release(
         gaussians(([0.0], [[1.0]]), ([0.0], [[9.0]])), claim_of("joint", 2.0).along(LINE)
     )
-    with pytest.raises(CalibrationError, match="no finite cost"):
+    with pytest.raises(CalibrationError, match="no bound like"):
         spent(certificate, order=16, noise_std=0.1)
 
 
@@ -720,6 +743,45 @@ class TestGrainOfRows:
         )
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.55))
         assert 1 <= certificate.noise_std / (np.ptp(costs) / 400) < 2.0001
+
+    def test_a_certificate_says_that_rows_are_not_normal(self):
+        """The numbers of docs/limits.md, by the exact distribution of an outlier among zeros."""
+        cost = np.zeros(400)
+        cost[0] = 400.0
+        table = pa.table({"ill": np.repeat([1, 0], [44, 356]), "cost": cost})
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value=1, shares=[0.1, 0.12], query=summary(mean=["cost"])
+        )
+        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
+        x = np.linspace(-40, 140, 9_001)
+        p, q = (
+            logsumexp(
+                binom.logpmf(np.arange(n + 1), n, 1 / 44)
+                + norm.logpdf(x[:, None], np.arange(n + 1), certificate.noise_std),
+                axis=1,
+            )
+            for n in (48, 40)
+        )
+        exact = (logsumexp(4 * p - 3 * q) + np.log(x[1] - x[0])) / 3
+        guess = 0.5 + np.abs(np.exp(p) - np.exp(q)).sum() * (x[1] - x[0]) / 4
+        assert certificate.spent == pytest.approx(0.059, rel=0.01)
+        assert exact == pytest.approx(37.2, rel=0.01)
+        assert guess == pytest.approx(0.526, abs=0.001)
+        assert guess < certificate.guess
+        assert "priors-normal" in certificate.statement["limits"]
+        assert "hundreds of times" in str(certificate)
+        drawn = Scenario.from_prevalence(
+            table,
+            column="ill",
+            value=1,
+            shares=[0.1, 0.12],
+            query=summary(mean=["cost"]),
+            prior="draws",
+            n_draws=50,
+            seed=1,
+        )
+        other = certify_release(drawn, certificate.guarantee)
+        assert "priors-normal" not in other.statement["limits"]
 
     def test_the_noise_does_not_spell_out_the_largest_value(self):
         """A public number that follows one row in every digit would publish that row."""

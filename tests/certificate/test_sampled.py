@@ -688,9 +688,12 @@ class TestSpent:
         with pytest.raises(ArgumentError, match="has no order"):
             spent(loose, order=4)
 
+    def test_much_noise_costs_no_epsilon_at_this_delta(self, loose):
+        assert spent(loose, noise_std=1e9) == attrs.evolve(loose.guarantee, epsilon=0.0)
+
     def test_noise_that_gives_nothing_to_state(self, loose):
-        with pytest.raises(CalibrationError, match="no claim of this kind"):
-            spent(loose, noise_std=1e9)
+        with pytest.raises(CalibrationError, match="no bound like"):
+            spent(loose, noise_std=1e-9)
 
     def test_under_another_scenario(self, srpp):
         closer = under_scenario(srpp, worlds(1500, shift=0.1))

@@ -323,7 +323,7 @@ class TestEdited:
         assert spent(certificate).at_most == pytest.approx(0.6)
         with pytest.raises(ArgumentError, match="order"):
             spent(certificate, order=3)
-        with pytest.raises(CalibrationError, match="no claim"):
+        with pytest.raises(CalibrationError, match="no bound like"):
             spent(certificate, noise_std=1e-9)
 
 
@@ -439,3 +439,12 @@ def test_priors_that_hide_the_secret_at_a_delta_need_no_epsilon():
     assert certificate.noise_std > 0
     assert verify(certificate).holds
     assert "by themselves" in str(certificate)
+    assert spent(certificate) == Guarantee.epsilon_delta(0, 1e-5)
+
+
+def test_a_claim_of_epsilon_zero_is_one_about_guesses():
+    with pytest.raises(ArgumentError, match=r"guess\(at_most=\(1 \+ delta\) / 2\)"):
+        certify_release(points(), Guarantee.epsilon_delta(0, 0.1))
+    certificate = certify_release(points(), Guarantee.guess(at_most=0.55))
+    std = certificate.noise_std
+    assert released_delta(certificate.evidence.full, 0.0, std) == pytest.approx(0.1, rel=1e-9)

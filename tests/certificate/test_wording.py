@@ -165,6 +165,9 @@ def test_the_shape_and_its_gap_in_words(points, certificates):
 def test_the_total_and_guesses_in_words(points):
     text = str(certify_release(points, RENYI, total=2.5))
     assert "this release counts 1 of the 2.5 that was fixed beforehand" in text
+    std = 2 * certify_release(points, RENYI, total=2.5).noise_std
+    text = str(certify_release(points, RENYI, total=2.5, noise_std=std))
+    assert "this release counts 0.25 of the 2.5" in text  # as the ledger does
     text = str(certify_release(points, GUESS))
     assert "Claim: at most 60 % right guesses of two for the whole output" in text
     assert "With this noise it is at most 60\u00a0%." in text

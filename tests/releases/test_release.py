@@ -458,6 +458,38 @@ def test_how_many_rows_are_complete_does_not_decide_whether_a_table_fits():
 
 
 @pytest.mark.soundness
+def test_how_many_rows_are_complete_does_not_decide_whether_a_group_fits():
+    """Groups of 6 and 8 complete rows, 3 dropped in all: 6 to 9 rows are a, whatever is missing."""
+    numbers = [None if i in (2, 9, 12) else float(i) for i in range(17)]
+    table = pa.table({"s": ["a"] * 7 + ["b"] * 10, "x": numbers})
+    scenario = Scenario.from_bootstrap(
+        table,
+        secret="s",
+        query=summary(mean=["x"]).with_missing("drop-rows"),
+        bootstrap=RESAMPLING,
+    )
+    for priors in (scenario, scenario.with_sampled_priors()):
+        for values in ([1.0] * 3 + [None] * 4, [1.0] * 7, [1.0] * 6):
+            given = pa.table({"s": ["a"] * len(values), "x": values})
+            assert fitting_value(priors, given).shape == (1,)
+        for values in ([1.0] * 6 + [None] * 4, [1.0] * 10, [1.0] * 5):
+            with pytest.raises(ReleaseError, match="at its own size"):
+                fitting_value(priors, pa.table({"s": ["a"] * len(values), "x": values}))
+
+
+@pytest.mark.soundness
+def test_a_missing_value_does_not_make_two_rows_one_record():
+    table = pa.table({"s": ["a"] * 4 + ["b"] * 4, "x": [1.0, 2, 3, None, 5, 6, 7, 8]})
+    scenario = Scenario.from_records(
+        table, secret="s", query=columns(["x"]).with_missing("drop-rows")
+    )
+    for priors in (scenario, scenario.with_sampled_priors()):
+        for place in (1, 2):  # both complete; only one
+            with pytest.raises(ReleaseError, match="exactly one row"):
+                fitting_value(priors, table.slice(place, 2))
+
+
+@pytest.mark.soundness
 def test_a_row_with_the_label_of_another_group_is_not_of_that_distribution():
     row = TABLE.slice(0, 1).set_column(0, "s", pa.array(["b"]))
     with pytest.raises(ReleaseError, match="do not fit distribution 'records'"):

@@ -19,7 +19,8 @@ COARSE_WIDTH: Final = 2.0**-30
 SAFETY: Final = 1 + 2.0**-38
 """Every calibrated noise is raised by this factor, far above the float error of the formulas."""
 
-_LARGEST: Final = 1e150
+LARGEST: Final = 1e150
+"""The most noise; its square is a float."""
 _SMALLEST: Final = 1e-150
 _MAX_STEPS: Final = 400
 
@@ -103,9 +104,9 @@ def raise_until(holds: Callable[[float], bool], value: float) -> float:
     while not holds(value):
         value += step
         step *= 2
-        if not value < _LARGEST:
+        if not value < LARGEST:
             raise CalibrationError(
-                f"no value up to {_LARGEST:g} satisfies the bound. Ask for a larger epsilon or "
+                f"no value up to {LARGEST:g} satisfies the bound. Ask for a larger epsilon or "
                 "delta, or a smaller order"
             )
     return value
@@ -113,14 +114,14 @@ def raise_until(holds: Callable[[float], bool], value: float) -> float:
 
 def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tuple[float, float]:
     """An unsafe and a safe point, one below the other."""
-    low = high = min(max(start, _SMALLEST * 4), _LARGEST / 4)
+    low = high = min(max(start, _SMALLEST * 4), LARGEST / 4)
     factor = 2.0
     while not cost(high) <= limit:
         low, high = high, high * factor
         factor *= factor
-        if not high < _LARGEST:
+        if not high < LARGEST:
             raise CalibrationError(
-                f"no noise up to {_LARGEST:g} brings the cost down to {limit:g}. Ask for a weaker "
+                f"no noise up to {LARGEST:g} brings the cost down to {limit:g}. Ask for a weaker "
                 "claim, or scale the query"
             )
     factor = 2.0

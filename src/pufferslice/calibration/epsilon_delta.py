@@ -328,7 +328,7 @@ def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits:
     first, so an entry for which it is enough never gets more.
     Needs: no delta grows with its own epsilon.
     """
-    low, high = np.zeros_like(first), first.copy()
+    low, high = np.zeros_like(first), np.where(first > 0, first, 1.0)
     at_low, at_high = deltas(low), deltas(high)
     none = at_low <= limits
     while (short := at_high > limits).any() and high.max() < LARGEST_EPSILON:

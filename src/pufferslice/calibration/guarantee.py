@@ -8,7 +8,13 @@ from typing import Any, ClassVar, Final, Literal, final
 
 import attrs
 
-from pufferslice._core.checks import check_above, check_between, check_one_of, plain_float
+from pufferslice._core.checks import (
+    check_above,
+    check_at_least,
+    check_between,
+    check_one_of,
+    plain_float,
+)
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.profiles import AnyProfile
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
@@ -135,7 +141,7 @@ class ApproximateGuarantee:
 
     notion: Literal["average", "joint", "unsliced"]
     epsilon: float = attrs.field(converter=plain_float)
-    """Greater than 0."""
+    """Greater than 0; what noise costs may be 0, where `delta` bounds the total variation."""
     delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
     profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
@@ -143,7 +149,7 @@ class ApproximateGuarantee:
 
     def __attrs_post_init__(self) -> None:
         check_one_of(RELEASE_NOTIONS, notion=self.notion)
-        check_above(0, epsilon=self.epsilon)
+        check_at_least(0, epsilon=self.epsilon)
         check_between(0, 1, delta=self.delta)
         if self.profile is not None and not self.is_sliced:
             raise ArgumentError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
+from pufferslice._core.search import LARGEST
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
@@ -127,6 +128,11 @@ def certify_release(
             f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
         )
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
+    if not target.bound > 0:
+        raise ArgumentError(
+            f"the epsilon of a claim must be greater than 0, got {target}. For total variation "
+            "of at most delta, claim Guarantee.guess(at_most=(1 + delta) / 2)"
+        )
     check_one_of(get_args(Effort), effort=effort)
     profile: AnyProfile | None
     if target.is_sliced:
@@ -150,12 +156,12 @@ def certify_release(
     confidence = _confidence(
         scenario, profile, target, failure_probability=failure_probability, band=band
     )
+    deltas = tuple(deltas)
     for delta in deltas:
         check_between(0, 1, delta=delta)
-    digests = not isinstance(earlier_releases, str) and all(
-        is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier_releases
-    )
-    if not digests or len(set(earlier_releases)) != len(earlier_releases):
+    earlier = tuple(earlier_releases)
+    digests = all(is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier)
+    if not digests or len(set(earlier)) != len(earlier):
         raise ArgumentError(
             "earlier_releases must list digests of certificates, each once; use ledger.releases()"
         )
@@ -163,7 +169,7 @@ def certify_release(
     along = None if isinstance(profile, WholeSphere) else profile
     query, widths = scenario.query, None
     if noise_std is not None:
-        check_above(0, noise_std=noise_std)
+        check_between(0, LARGEST, noise_std=noise_std)
         if accuracy is not None:
             raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
     if accuracy is not None:
@@ -178,7 +184,7 @@ def certify_release(
         method=method,
         deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
         generator=noise.name,
-        earlier_releases=tuple(earlier_releases),
+        earlier_releases=earlier,
         noise_std=None if noise_std is None else float(noise_std),
         total=None if total is None else float(total),
     )
@@ -359,19 +365,15 @@ def spent(
             "the certificate is about the whole output, and its evidence has no slices; ask about "
             "notion 'unsliced', or certify a claim along slices"
         )
-    check_above(0, noise_std=std)
+    check_between(0, LARGEST, noise_std=std)
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
-    cost = spent_on(evidence, options, std)
-    if not np.isfinite(cost):
-        raise CalibrationError(f"noise {std:g} gives no finite cost of {claim}; use more noise")
     try:
-        return claim.with_bound(cost)
-    except ArgumentError:
+        return claim.with_bound(spent_on(evidence, options, std))
+    except ArgumentError:  # infinite, or every guess
         raise CalibrationError(
-            f"noise {std:g} costs {cost:g}, with which there is no claim of this kind. Ask about "
-            "another noise, or another delta"
+            f"noise {std:g} gives no bound like {claim}; ask about another noise, order or delta"
         ) from None
 
 

@@ -63,6 +63,12 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "the claim holds for the distributions that the draws come from. That the draws are "
         "independent, and that nobody chose them or the slices by their results, is assumed."
     ),
+    "priors-normal": (
+        "The priors are normal distributions; tables of rows follow them only approximately. Right "
+        "guesses change by no more than the total variation between the two. An epsilon at an "
+        "order has no such margin, because it weighs outputs that practically never occur: for the "
+        "rows themselves it can be hundreds of times the stated one, at any order."
+    ),
     "tails-in-delta": (
         "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: "
         "an output that rare may reveal the secret."

@@ -244,6 +244,7 @@ def limits_of(statement: Mapping[str, Any]) -> list[str]:
     scenario, noise, sampling = statement["scenario"], statement["noise"], statement["sampling"]
     equal, sampled = statement["distributions_are_equal"], sampling or {"band": None, "tails": None}
     private = any(prior["source"] == "released_data" for prior in scenario["priors"])
+    normal = any(prior["kind"] == "gaussian" for prior in scenario["priors"])
     sphere = statement["profile"] is not None and statement["profile"]["kind"] == "sphere"
     present = {
         "slices-are-ideal": statement["guarantee"]["notion"] in SLICED_NOTIONS,
@@ -256,6 +257,7 @@ def limits_of(statement: Mapping[str, Any]) -> list[str]:
         "query-is-clipped": scenario["query"]["range"] is not None,
         "range-clips-data": any(scenario["clipped"].values()),
         "priors-sampled": sampled["band"] is not None,
+        "priors-normal": normal,
         "tails-in-delta": sampled["tails"] == "in_delta",
         "sphere-sampled": sphere,
         "distributions-equal": equal,

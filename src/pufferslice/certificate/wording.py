@@ -278,7 +278,7 @@ def total_sentence(statement: Mapping[str, Any]) -> str:
     if statement["total"] is None:
         return ""
     return (
-        f"Total: this release counts {at_most(statement['guarantee']['epsilon'])} of the "
+        f"Total: this release counts {at_most(statement['spent'])} of the "
         f"{in_full(statement['total'])} that was fixed beforehand for all releases of this secret."
     )
 

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final
 
@@ -36,9 +37,9 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     if scenario.prior_kind in {"gaussian", "sampled"}:
         return _value_anyway(scenario, frame)
     _check_given(scenario, len(frame))
-    frame = _complete(scenario, frame)
-    secret = _secret_of(scenario, frame)
-    value = query.prepared(query.outputs(frame))[0]
+    complete, _ = without_missing(frame, _columns_of(scenario), query.missing)
+    secret = _secret_of(scenario, complete, len(frame))
+    value = query.prepared(query.outputs(complete))[0]
     if query.range is None:
         _check_counted(scenario, value)
     if not all(_is_support(scenario, prior) for prior in scenario.priors):
@@ -71,12 +72,11 @@ def _value_anyway(
     if isinstance(rows, str | os.PathLike):
         raw = _streamed_value(scenario, rows)
     else:
-        check_columns(rows, _columns_of(scenario))
+        check_columns(rows, columns := _columns_of(scenario))
         with contextlib.suppress(ScenarioError, TableError):
             _check_given(scenario, len(rows))
-            complete = _complete(scenario, rows)
-            if scenario.rule is not None:
-                _secret_of(scenario, complete)
+            complete, _ = without_missing(rows, columns, query.missing)
+            _secret_of(scenario, complete, len(rows))
             with contextlib.suppress(PuffersliceError):
                 raw = query.unchecked_outputs(complete)[0]
     if scenario.prior_kind == "sampled":
@@ -132,24 +132,19 @@ def _columns_of(scenario: Scenario) -> list[str]:
     return list(dict.fromkeys(columns))
 
 
-def _complete(scenario: Scenario, frame: Frame) -> Frame:
-    complete, _ = without_missing(frame, _columns_of(scenario), scenario.query.missing)
-    if scenario.distribution == "records" and len(complete) != 1:
-        raise ReleaseError(
-            f"distribution 'records' releases exactly one row, got {len(complete)}; choose one"
-        )
-    return complete
-
-
 def _check_given(scenario: Scenario, n_given: int) -> None:
-    """The number of rows that are given is that of a world, dropped rows included or not.
+    """The number of rows that are given is one for a record, and for a world its own.
 
     How many of them are complete may follow the secret, and must not decide.
     """
+    if scenario.distribution == "records" and n_given != 1:
+        raise ReleaseError(
+            f"distribution 'records' releases exactly one row, got {n_given}; choose one"
+        )
     if scenario.rule is not None:
         return
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if not sizes or any(n <= n_given <= n + scenario.n_dropped for n in sizes):
+    if not sizes or _has_size(scenario, n_given, sizes):
         return
     if sizes == {1}:
         raise ReleaseError(
@@ -163,8 +158,13 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
     )
 
 
-def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
-    """The one secret that all rows share; None for worlds, which no column shows."""
+def _has_size(scenario: Scenario, n_given: int, sizes: Iterable[int]) -> bool:
+    """Whether so many rows are given as one of the sizes has, dropped rows included or not."""
+    return any(n <= n_given <= n + scenario.n_dropped for n in sizes)
+
+
+def _secret_of(scenario: Scenario, frame: Frame, n_given: int) -> str | None:
+    """The one secret that all complete rows share; None for worlds, which no column shows."""
     if scenario.rule is None:
         return None
     labels = sorted(set(scenario.rule.labels(frame).tolist()))
@@ -179,10 +179,10 @@ def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
         raise ReleaseError(
             f"the rows have a secret that the scenario does not know; it knows {known}"
         )
-    group_sizes = {prior.n_rows.get(secret) for prior in scenario.priors}
-    if scenario.distribution == "bootstrap" and len(frame) not in group_sizes:
+    sizes = {prior.n_rows[secret] for prior in scenario.priors if secret in prior.n_rows}
+    if scenario.distribution == "bootstrap" and not _has_size(scenario, n_given, sizes):
         raise ReleaseError(
-            f"distribution 'bootstrap' resampled this group at its own size, but {len(frame)} "
+            f"distribution 'bootstrap' resampled this group at its own size, but {n_given} "
             "rows were given; release the whole group that the prior was made from, or one of its "
             "size"
         )

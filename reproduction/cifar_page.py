@@ -59,21 +59,21 @@ it and for this page.
 Weights, order of the images, worlds and the batches of the runs without privacy come from the seed
 {SEED}. Noise and private batches come from the operating system and have no seed, so accuracies of
 another attempt differ a little; a test accuracy of 10,000 images has a standard error of up to
-0.5 %. Minutes are those of one core of a machine that did other work at the same time; two runs
-were also paused for more than an hour in the middle of a step, which is in their minutes
-(`ladder-1024-10`, `attack-0p56`). Undisturbed, a run of either kind takes about ten.
+0.5 %. The runs were made on several machines, which did other work at the same time, so the minutes
+show only the order of magnitude; two of them (`ladder-1024-10`, `attack-0p56`) contain a pause of
+more than an hour. On a core of its own, a run of the small network takes 3 to 10 minutes.
 
 **A ladder instead of a run for every point.** Accuracy depends on the sampling rate, the clipping
 and the noise multiplier, and not on the account by which the noise was chosen. So eight noise
 multipliers are trained at each of two rates, with a small convolutional network of 33,834
-parameters for 20 epochs, and the curves of every account are *read off* the two ladders: between
-rungs by a straight line in the logarithm of the multiplier, above the last rung as at that rung.
+parameters for 20 epochs. The curves of every account are *read off* the two ladders: between two
+rungs on a straight line in the logarithm of the multiplier, and above the last rung at its value.
 All other settings are the paper's: its clip norms, learning rates, schedule, momentum and weight
 decay. The noise is accounted for the 20 epochs that were trained.
 
-Both conventions are shown: the paper's recipe as printed, beside what it truly costs
-([why](errata.md#the-noise-space-of-sgd)), and noise that costs what is claimed. And both numbers
-of differing records, 2 as the printed shares give and 20 as the text says
+Both conventions are shown: the paper's recipe as printed, together with its true cost
+([why](errata.md#the-noise-space-of-sgd)), and noise that costs what is claimed. Both numbers of
+differing records are shown, too: 2, which the printed shares give, and 20, which the text says
 ([why](errata.md#two-worlds-of-cifar-10)).
 """
 
@@ -86,10 +86,11 @@ _ATTACK_TEXT: Final = """\
 ResNet-22 on 1,000 random images without weight decay, 100 epochs; 1,000 members against 1,000 other
 images, the loss as score, intervals at 95 %. The run without privacy stops after the first epoch in
 which 99 % of its training images are right before their step, and after 200 epochs at the latest.
-Epsilon is what the paper's sa-SRPP recipe would print for the noise; beside it what the run costs
-by mean square and by the amplified account, and Opacus's reference for one record (δ = 1e-5), which
-is no bound for the secret. The advantage is that of Yeom's threshold, the mean loss of the members;
-the picture shows the share of right guesses there, (1 + advantage) / 2. Source: `subfig:overfit`,
+Epsilon is what the paper's sa-SRPP recipe would print for the noise. The next columns show what the
+run costs by mean square and by the amplified account, and Opacus's reference for one record
+(δ = 1e-5), which does not bound anything about the secret. The advantage is that of Yeom's
+threshold, the mean loss of the members; the picture shows the share of right guesses there,
+(1 + advantage) / 2. Source: `subfig:overfit`,
 `subfig:overfit_attack`.
 """
 _ATTACK_HEADING: Final = (

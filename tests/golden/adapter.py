@@ -66,10 +66,10 @@ def machine() -> str:
 
 
 def _processor() -> str:
+    """Name and instructions; one name stands for processors with and without AVX-512."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return " ".join(dict.fromkeys(x for x in lines if x.startswith(("model", "flags"))))
     return platform.processor()
 
 

@@ -2,6 +2,7 @@
 """The command line as scripts use it: real processes where the exit code matters most."""
 
 import copy
+import errno
 import json
 import shlex
 import signal
@@ -164,6 +165,19 @@ def test_verify_rigorously(folder, ask):
     assert json.loads(ask("verify wrong.json --rigorous --json").out)["proof"] is None
 
 
+def test_a_pair_of_keys_is_written_whole_or_not_at_all(folder, ask, monkeypatch):
+    link = Path.hardlink_to
+
+    def full(self, target):
+        if self.name == "public.pem":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    assert ask("keygen keys").code == 1
+    assert list((folder / "keys").iterdir()) == []
+
+
 def test_sign_and_verify(folder, ask):
     """With a key, with another one, from the data, without evidence, and after an edit."""
     assert ask(CERTIFY).code == 0
@@ -303,6 +317,24 @@ main()
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith("error: ") if ignored else done.stderr == ""
+
+    def test_where_the_interrupt_is_lost(self, folder):
+        """A module in C that is being loaded may raise another error instead."""
+        program = """
+import os, signal
+from pufferslice.cli import app, main
+def run():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pass
+    raise SystemError("returned a result with an exception set")
+app.run = run
+main()
+"""
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
     @pytest.mark.parametrize(
         ("error", "cause", "code"),

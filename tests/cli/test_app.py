@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import RECORDS
+from typer.main import get_command
 
 from pufferslice import __version__
 from pufferslice.certificate import Certificate
-from pufferslice.cli.app import run
+from pufferslice.cli.app import app, run
 
 FLAGS = (
     "calibrate --data people.csv --secret site --columns pay,age --distribution records --notion "
@@ -352,6 +353,38 @@ main()
         else:
             assert run(["--help"]) == code
         assert capsys.readouterr() == ("", "")
+
+
+def test_every_command_can_print_json():
+    def commands(group):
+        for command in group.commands.values():
+            yield from commands(command) if hasattr(command, "commands") else [command]
+
+    flags = {c.name: {f for p in c.params for f in p.opts} for c in commands(get_command(app))}
+    assert len(flags) > 15
+    assert [name for name, found in flags.items() if "--json" not in found] == []
+
+
+def test_a_ledger_is_copied_and_a_release_looked_up(folder, ask):
+    ask(CERTIFY)
+    ask(RELEASE, "--group a --out r.json")
+    copied = ask("ledger copy l.ledger m.ledger --json").json
+    assert copied == {"source": "l.ledger", "target": "m.ledger", "releases": 1}
+    unknown = ask("ledger show m.ledger zz")
+    assert (unknown.code, "ledger list" in unknown.err) == (2, True)
+
+
+def test_a_folder_or_a_table_in_place_of_a_scenario_is_wrong_use(folder, ask):
+    for name, words in ((".", "it is a folder"), ("people.csv", "path in its [data]")):
+        refused = ask("calibrate", name)
+        assert (refused.code, words in refused.err) == (2, True)
+
+
+def test_an_override_that_is_no_toml_is_shown_with_quotes_for_the_shell(folder, ask):
+    refused = ask("calibrate scenario.toml --set guarantee.notion=joint")
+    assert (refused.code, "guarantee.notion=joint" in refused.err) == (2, True)
+    hint = refused.err.rpartition(": ")[2].strip()
+    assert ask("calibrate scenario.toml", hint).code == 0
 
 
 def test_the_version(ask):

@@ -1044,7 +1044,10 @@ def read_request(
     try:
         document = parsed_toml(read_bytes(path, "settings"))
     except ValueError as error:
-        raise ArgumentError(f"{str(path)!r} is not TOML: {error}") from error
+        raise ArgumentError(
+            f"{str(path)!r} is not TOML: {error}. Give a scenario.toml, as `pufferslice init` "
+            "writes it; path in its [data] names the table"
+        ) from error
     return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill, bar)
 
 

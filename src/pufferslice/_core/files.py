@@ -149,19 +149,21 @@ def write_all_new(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) ->
     """As `write_new`, for (path, content, mode) of several files: on failure none is left."""
     targets = [Path(path) for path, _, _ in parts]
     beside = [_name_beside(target) for target in targets]
-    current = targets[0]
+    failed = targets[0]
     try:
-        for name, current, (_, content, mode) in zip(beside, targets, parts, strict=True):
+        for name, target, (_, content, mode) in zip(beside, targets, parts, strict=True):
+            failed = target
             _fill(name, content, mode)
-        for name, current in zip(beside, targets, strict=True):
-            current.hardlink_to(name)
+        for name, target in zip(beside, targets, strict=True):
+            failed = target
+            target.hardlink_to(name)
     except BaseException as error:
         for name, target in zip(beside, targets, strict=True):
             with contextlib.suppress(OSError):
                 if target.samefile(name):
                     target.unlink()
         if isinstance(error, OSError):
-            raise _cannot("write", current, error) from error
+            raise _cannot("write", failed, error) from error
         raise
     finally:
         for name in beside:

@@ -2,6 +2,7 @@
 """The command line as scripts use it: real processes where the exit code matters most."""
 
 import copy
+import errno
 import json
 import shlex
 import signal
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import RECORDS
+from typer.main import get_command
 
 from pufferslice import __version__
 from pufferslice.certificate import Certificate
-from pufferslice.cli.app import run
+from pufferslice.cli.app import app, run
 
 FLAGS = (
     "calibrate --data people.csv --secret site --columns pay,age --distribution records --notion "
@@ -164,6 +166,19 @@ def test_verify_rigorously(folder, ask):
     assert json.loads(ask("verify wrong.json --rigorous --json").out)["proof"] is None
 
 
+def test_a_pair_of_keys_is_written_whole_or_not_at_all(folder, ask, monkeypatch):
+    link = Path.hardlink_to
+
+    def full(self, target):
+        if self.name == "public.pem":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    assert ask("keygen keys").code == 1
+    assert list((folder / "keys").iterdir()) == []
+
+
 def test_sign_and_verify(folder, ask):
     """With a key, with another one, from the data, without evidence, and after an edit."""
     assert ask(CERTIFY).code == 0
@@ -304,6 +319,24 @@ main()
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith("error: ") if ignored else done.stderr == ""
 
+    def test_where_the_interrupt_is_lost(self, folder):
+        """A module in C that is being loaded may raise another error instead."""
+        program = """
+import os, signal
+from pufferslice.cli import app, main
+def run():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pass
+    raise SystemError("returned a result with an exception set")
+app.run = run
+main()
+"""
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
     @pytest.mark.parametrize(
         ("error", "cause", "code"),
         [(KeyboardInterrupt, None, 130), (RuntimeError, KeyboardInterrupt(), 130),
@@ -320,6 +353,38 @@ main()
         else:
             assert run(["--help"]) == code
         assert capsys.readouterr() == ("", "")
+
+
+def test_every_command_can_print_json():
+    def commands(group):
+        for command in group.commands.values():
+            yield from commands(command) if hasattr(command, "commands") else [command]
+
+    flags = {c.name: {f for p in c.params for f in p.opts} for c in commands(get_command(app))}
+    assert len(flags) > 15
+    assert [name for name, found in flags.items() if "--json" not in found] == []
+
+
+def test_a_ledger_is_copied_and_a_release_looked_up(folder, ask):
+    ask(CERTIFY)
+    ask(RELEASE, "--group a --out r.json")
+    copied = ask("ledger copy l.ledger m.ledger --json").json
+    assert copied == {"source": "l.ledger", "target": "m.ledger", "releases": 1}
+    unknown = ask("ledger show m.ledger zz")
+    assert (unknown.code, "ledger list" in unknown.err) == (2, True)
+
+
+def test_a_folder_or_a_table_in_place_of_a_scenario_is_wrong_use(folder, ask):
+    for name, words in ((".", "it is a folder"), ("people.csv", "path in its [data]")):
+        refused = ask("calibrate", name)
+        assert (refused.code, words in refused.err) == (2, True)
+
+
+def test_an_override_that_is_no_toml_is_shown_with_quotes_for_the_shell(folder, ask):
+    refused = ask("calibrate scenario.toml --set guarantee.notion=joint")
+    assert (refused.code, "guarantee.notion=joint" in refused.err) == (2, True)
+    hint = refused.err.rpartition(": ")[2].strip()
+    assert ask("calibrate scenario.toml", hint).code == 0
 
 
 def test_the_version(ask):

@@ -36,6 +36,13 @@ def test_a_template_runs_to_a_release(here, ask, name):
     assert audited.code == 0
 
 
+def test_declared_worlds_are_released_with_rows_of_a_file(here, ask):
+    ask("init . --template attribute")
+    assert "from the data" not in ask("calibrate scenario.toml --out c.json").out
+    refused = ask("release scenario.toml --certificate c.json --ledger one.ledger --out r.json")
+    assert (refused.code, "use --rows FILE" in refused.err) == (2, True)
+
+
 def test_values_are_moved_into_their_range(here, ask):
     ask("init . --template prevalence")
     ask("calibrate scenario.toml --out c.json")

@@ -268,6 +268,26 @@ def test_quantiles_balls_rows_and_models():
 
 
 @pytest.mark.parametrize(
+    "whole",
+    [
+        {"columns": ["pay"]},
+        {"model": MODEL},
+        {"autocorrelation": {"column": "pay", "time": "age", "lags": [1]}},
+    ],
+    ids=str,
+)
+def test_no_statistic_is_silently_left_out(whole):
+    """Beside keys that say all of what is computed, others are refused."""
+    (name,) = whole
+    assert query_of({**whole, "mean": []}).names == query_of(whole).names
+    for other in ({"mean": ["age"]}, {"rate": [{"column": "rich", "equals": 1}]}):
+        with pytest.raises(
+            ArgumentError, match=f"{name}: is the whole query; leave {next(iter(other))}"
+        ):
+            query_of(whole | other)
+
+
+@pytest.mark.parametrize(
     ("profile", "n_directions"),
     [
         ({"kind": "axes"}, 2),
@@ -294,6 +314,7 @@ def test_distributions(folder):
         query={"distribution": "worlds", "mean": ["pay"]},
         worlds={"early": "early.parquet", "late": "late.parquet"},
         prior={"source": "held-out"},
+        secret={},
     )
     request = request_of(worlds, folder)
     assert (request.scenario.secrets, request.table) == (("early", "late"), None)
@@ -306,7 +327,8 @@ def test_distributions(folder):
 
 def test_gaussian_worlds(folder):
     gaussian = {"a": {"mean": [0], "cov": [[1]]}, "b": {"mean": [1], "cov": [[2.25]]}}
-    document = changed(query={"distribution": "worlds", "mean": ["pay"]}, gaussian=gaussian)
+    query = {"distribution": "worlds", "mean": ["pay"]}
+    document = changed(query=query, gaussian=gaussian, secret={})
     prior = request_of(document, folder).scenario.priors[0]
     assert (prior.kind, prior.source) == ("gaussian", "public_model")
     document["calibration"] = {"rule": "tight"}
@@ -316,7 +338,8 @@ def test_gaussian_worlds(folder):
 def test_mixtures(folder):
     parts = [{"weight": w, "mean": [m], "cov": [[1]]} for w, m in ((0.25, 0), (0.75, 4))]
     gaussian = {"a": {"components": parts}, "b": {"mean": [1], "cov": [[2.25]]}}
-    document = changed(query={"distribution": "worlds", "mean": ["pay"]}, gaussian=gaussian)
+    query = {"distribution": "worlds", "mean": ["pay"]}
+    document = changed(query=query, gaussian=gaussian, secret={})
     declared = request_of(document, folder).scenario.priors[0].declared
     assert [d.mean.tolist() for d in declared.values()] == [[3.0], [1.0]]
     document["gaussian"]["b"]["components"] = parts
@@ -416,6 +439,9 @@ QUERY = BASE["query"]
         ({"calibration": {"effort": "none"}}, "[calibration] effort: must be"),
         ({"calibration": {"accuracy": {"x": "y"}}}, "[calibration] accuracy.x: must be a number"),
         ({"prior": {"kind": "guessed"}}, "[prior] kind: must be 'empirical'"),
+        ({"query": QUERY | {"distribution": "worlds"}, "worlds": {"a": "x.csv", "b": "y.csv"}},
+         "[secret] column: [worlds] says what is secret"),
+        ({"bootstrap": {"n_replicates": 9, "seed": 2}}, "[bootstrap]: is for distribution"),
     ],
 )  # fmt: skip
 def test_wrong_documents(folder, sections, words):

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files are written whole or not at all; JSON has one spelling; digests are unambiguous."""
 
+import errno
 import hashlib
 import math
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pufferslice._core.files import (
     canonical_json,
+    database_problem,
     digest,
     make_folder,
     parsed_json,
     pretty_json,
     read_bytes,
     remove_unfinished,
+    write_all_new,
     write_together,
     write_whole,
 )
@@ -207,6 +212,38 @@ def test_a_name_that_cannot_be_taken_leaves_the_old_files(tmp_path):
         write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
     assert last.read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "last"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_of_several_new_files_all_are_written_or_none(tmp_path, monkeypatch, error, is_named):
+    """Stopped before or after the last of them has its name."""
+    link = Path.hardlink_to
+
+    def stopped(self, target):
+        if is_named or self.name == "first":
+            link(self, target)
+        if self.name == "last":
+            raise error
+
+    parts = [(tmp_path / "first", b"1", 0o600), (tmp_path / "last", b"2", 0o666)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "hardlink_to", stopped)
+        with pytest.raises((StorageError, KeyboardInterrupt)):
+            write_all_new(parts)
+    assert list(tmp_path.iterdir()) == []
+    write_all_new(parts)
+    with pytest.raises(StorageError, match=r"cannot write .*last"):
+        write_all_new([(tmp_path / "other", b"3", 0o600), (tmp_path / "last", b"3", 0o600)])
+    contents = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert contents == {"first": b"1", "last": b"2"}
+
+
+def test_only_what_sqlite_says_is_taken_for_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    read_only = OSError(errno.EROFS, "Read-only file system")
+    assert database_problem(tmp_path / "l", read_only) == "Read-only file system"
+    assert "disk is full" in database_problem(tmp_path / "l", sqlite3.OperationalError("I/O"))
 
 
 def test_a_folder_is_not_replaced_by_files_that_belong_together(tmp_path):

@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final, Literal
@@ -92,7 +92,18 @@ def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) 
     The bytes go to a file beside it, are flushed to the disk, and then take the name. On failure
     nothing is left behind. A link is followed; a device or a pipe is never replaced.
     """
-    _write(_target_of(path), content, mode, lambda beside, target: beside.replace(target))
+    target = _target_of(path)
+    beside = _name_beside(target)
+    try:
+        _fill(beside, content, mode)
+        beside.replace(target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise _cannot("write", target, error) from error
+        raise
+    _flush_folder(target.parent)
 
 
 def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -> None:
@@ -131,12 +142,35 @@ def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -
 
 def write_new(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
     """As `write_whole`, but never replaces a file: if `path` exists, that is an error."""
+    write_all_new([(path, content, mode)])
 
-    def take_name(beside: Path, target: Path) -> None:
-        target.hardlink_to(beside)
-        beside.unlink()
 
-    _write(Path(path), content, mode, take_name)
+def write_all_new(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -> None:
+    """As `write_new`, for (path, content, mode) of several files: on failure none is left."""
+    targets = [Path(path) for path, _, _ in parts]
+    beside = [_name_beside(target) for target in targets]
+    failed = targets[0]
+    try:
+        for name, target, (_, content, mode) in zip(beside, targets, parts, strict=True):
+            failed = target
+            _fill(name, content, mode)
+        for name, target in zip(beside, targets, strict=True):
+            failed = target
+            target.hardlink_to(name)
+    except BaseException as error:
+        for name, target in zip(beside, targets, strict=True):
+            with contextlib.suppress(OSError):
+                if target.samefile(name):
+                    target.unlink()
+        if isinstance(error, OSError):
+            raise _cannot("write", failed, error) from error
+        raise
+    finally:
+        for name in beside:
+            with contextlib.suppress(OSError):
+                name.unlink()
+    for folder in dict.fromkeys(target.parent for target in targets):
+        _flush_folder(folder)
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
@@ -198,7 +232,9 @@ def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
 
 def database_problem(path: str | os.PathLike[str], error: Exception) -> str:
     """Why SQLite cannot use a file; its message does not always say that the disk is full."""
-    reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, OSError):  # which does say it
+        return error.strerror or str(error)
+    reason = str(error)
     with contextlib.suppress(OSError):
         if shutil.disk_usage(Path(path).parent).free < ROOM:
             return f"the disk is full ({reason})"
@@ -239,22 +275,6 @@ def _fill(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _write(
-    target: Path, content: bytes, mode: int, take_name: Callable[[Path, Path], object]
-) -> None:
-    beside = _name_beside(target)
-    try:
-        _fill(beside, content, mode)
-        take_name(beside, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        if isinstance(error, OSError):
-            raise _cannot("write", target, error) from error
-        raise
-    _flush_folder(target.parent)
 
 
 def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:

@@ -102,7 +102,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return done.code if isinstance(done.code, int) else 0
     except StorageError as error:
         typer.echo(f"error: {error.strerror or error}", err=True)
-        return WRONG_USE if error.errno == errno.ENOENT else REFUSED
+        return WRONG_USE if error.errno in (errno.ENOENT, errno.EISDIR) else REFUSED
     except PuffersliceError as error:
         typer.echo(f"error: {error}", err=True)
         return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED

@@ -207,7 +207,7 @@ def calibrate(
     # What everyone should read comes first.
     parts = [protected, name, *rest, note]
     if found is not None:
-        parts.insert(1, f"{found}\nThis verdict is internal: it is computed from the data.")
+        parts.insert(1, f"{found}\nThis table is for you alone: do not publish it.")
     text = "\n\n".join(parts)
     answer(value, text, json=json)
 

@@ -22,7 +22,7 @@ def init(
 ) -> None:
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
     from pufferslice._core.checks import check_one_of
-    from pufferslice._core.files import check_new, make_folder, write_new
+    from pufferslice._core.files import OPEN, make_folder, write_all_new
     from pufferslice.config import STARTERS, ScenarioFile, TrainingFile
     from pufferslice.config import template as every_key
 
@@ -33,10 +33,7 @@ def init(
         check_one_of(tuple(STARTERS), template=template)
         texts = {scenario: STARTERS[template].text()}
     make_folder(folder)
-    for path in texts:
-        check_new(path)
-    for path, text in texts.items():
-        write_new(path, text.encode())
+    write_all_new([(path, text.encode(), OPEN) for path, text in texts.items()])
     lines = [
         f"Written: {', '.join(map(str, texts))}",
         f"Next: pufferslice calibrate {scenario} --out certificate.json",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pufferslice._core.text import given
 from pufferslice.cli.output import REFUSED, Json, answer
 from pufferslice.errors import ArgumentError, LedgerError
 
@@ -55,7 +56,8 @@ def show(
     found = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
     if len(found) != 1 or not certificate:
         raise ArgumentError(
-            f"{len(found)} releases in {book.name!r} begin like this; give more digits of one"
+            f"{len(found)} releases in {book.name!r} have a certificate that begins with "
+            f"{given(certificate)}; give the first digits of one that `ledger list` shows"
         )
     (entry,) = found
     document = None if entry.release is None else parsed_json(entry.release)
@@ -97,14 +99,18 @@ def check(location: Location, json: Json = False) -> None:
 def copy(
     source: Location,
     target: Annotated[str, typer.Argument(help="A new ledger: a file or an address.")],
+    json: Json = False,
 ) -> None:
     """Copy all releases to a new ledger and close the old one, so that only one is used."""
-    from pufferslice.cli.output import say
     from pufferslice.releases import Ledger
 
     old, new = Ledger(source), Ledger(target)
     n_copied = old.copy_to(new)
-    say(f"Copied to {new.name}, releases: {n_copied}. {old.name} is closed; it can still be read.")
+    answer(
+        {"source": old.name, "target": new.name, "releases": n_copied},
+        f"Copied to {new.name}, releases: {n_copied}. {old.name} is closed; it can still be read.",
+        json=json,
+    )
 
 
 @app.command()
@@ -114,9 +120,9 @@ def create(
         list[str] | None, typer.Option(help="A role that may intend and record releases.")
     ] = None,
     reader: Annotated[list[str] | None, typer.Option(help="A role that may only read.")] = None,
+    json: Json = False,
 ) -> None:
     """Make a ledger in a database, or bring it up to date, and say who may use it."""
-    from pufferslice.cli.output import say
     from pufferslice.releases.ledger import URL_SCHEMES
 
     if not location.startswith(URL_SCHEMES):
@@ -127,4 +133,8 @@ def create(
 
     database = Database(location)
     version = database.migrate(writers=writer or (), readers=reader or ())
-    say(f"{database.name} is ready, schema version {version}.")
+    answer(
+        {"ledger": database.name, "schema_version": version},
+        f"{database.name} is ready, schema version {version}.",
+        json=json,
+    )

@@ -66,7 +66,7 @@ def release(
     else:
         request = streamed_request(scenario, strata_folder=strata_folder)
         n_choices = sum(choice is not None for choice in (group, row, rows))
-        if n_choices != 1 and not (n_choices == 0 and request.is_of_one_table):
+        if n_choices != 1 and not (n_choices == 0 and request.scenario.rule is None):
             raise ArgumentError(
                 "choose the rows to release by exactly one of --group, --row, --rows"
             )

@@ -33,16 +33,13 @@ def keygen(
     json: Json = False,
 ) -> None:
     """Create a key pair for signing; keep private.pem secret."""
-    from pufferslice._core.files import CONFIDENTIAL, check_new, make_folder, write_new
+    from pufferslice._core.files import CONFIDENTIAL, OPEN, make_folder, write_all_new
     from pufferslice.certificate import new_key_pair
 
     private_key, public_key = new_key_pair()
     make_folder(folder)
     private, public = folder / "private.pem", folder / "public.pem"
-    for path in (private, public):
-        check_new(path)
-    write_new(private, private_key, CONFIDENTIAL)
-    write_new(public, public_key)
+    write_all_new([(private, private_key, CONFIDENTIAL), (public, public_key, OPEN)])
     answer(
         {"private": str(private), "public": str(public)},
         f"Written: {private} (keep it secret) and {public}",

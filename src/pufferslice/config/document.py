@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from pufferslice._core.files import MOST_NESTED, check_document
+from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
 
 Document = Mapping[str, Any]
@@ -205,8 +206,9 @@ def _assignment(text: str) -> list[Any]:
             return [*parts, parsed["value"]]
         break
     raise ArgumentError(
-        "--set must be section.key=value with the value in TOML, as guarantee.epsilon=2 or "
-        "guarantee.notion='joint'"
+        f"--set must be section.key=value with the value in TOML, got {given(text)}; write "
+        "--set guarantee.epsilon=2, and a string in both kinds of quotes, which the shell needs: "
+        "--set 'guarantee.notion=\"joint\"'"
     )
 
 

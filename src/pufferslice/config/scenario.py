@@ -312,8 +312,10 @@ class RangeTable(Table, extra="allow"):
         return self.__pydantic_extra__
 
 
-_BESIDE_PLUGIN: Final = {"distribution", "plugin", "range", "scales", "scales_from"}
-"""What a query of a plugin leaves to the file."""
+_WHOLE_QUERIES: Final = ({"plugin"}, {"model"}, {"autocorrelation"}, {"columns", "flags"})
+"""Keys that say all of what is computed."""
+_BESIDE: Final = {"distribution", "range", "scales", "scales_from"}
+"""What they leave to the file."""
 
 
 class QuerySection(Table):
@@ -432,12 +434,14 @@ class QuerySection(Table):
         return query if self.scales is None else query.with_scales(self.scales)
 
     def _unscaled(self) -> Query:
-        if self.plugin is not None:
-            others = self.model_fields_set - _BESIDE_PLUGIN
-            if others:
+        keys = {name for name in self.model_fields_set - _BESIDE if getattr(self, name)}
+        for whole in _WHOLE_QUERIES:
+            if whole & keys and keys - whole:
                 raise ArgumentError(
-                    f"[query] plugin: is the whole query; leave {listed(sorted(others))} out"
+                    f"[query] {listed(sorted(whole & keys))}: is the whole query; leave "
+                    f"{listed(sorted(keys - whole))} out"
                 )
+        if self.plugin is not None:
             return queries.plugin_query(self.plugin.name, self.plugin.options)
         if self.model is not None:
             return self.model.query()
@@ -1044,7 +1048,10 @@ def read_request(
     try:
         document = parsed_toml(read_bytes(path, "settings"))
     except ValueError as error:
-        raise ArgumentError(f"{str(path)!r} is not TOML: {error}") from error
+        raise ArgumentError(
+            f"{str(path)!r} is not TOML: {error}. Give a scenario.toml, as `pufferslice init` "
+            "writes it; path in its [data] names the table"
+        ) from error
     return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill, bar)
 
 
@@ -1065,6 +1072,10 @@ def request_of(
     table: pa.Table | None = None
     numbers: Sequence[float] = ()
     section = _worlds_section(file)
+    if file.bootstrap is not None and file.query.distribution != "bootstrap":
+        raise ArgumentError(
+            "[bootstrap]: is for distribution 'bootstrap'; leave it out, or change [query]"
+        )
     if file.data.bins is not None and profile is not None:
         if isinstance(profile, WholeSphere):
             raise ArgumentError(
@@ -1202,6 +1213,11 @@ def _worlds_section(file: ScenarioFile) -> object:
     if len(sections) != 1:
         raise ArgumentError(
             f"distribution 'worlds' needs exactly one section that declares them: {named}"
+        )
+    chosen = [name for name in ("column", "columns", "bins") if getattr(file.secret, name)]
+    if chosen:
+        raise ArgumentError(
+            f"[secret] {listed(chosen)}: {named} says what is secret; leave one of them out"
         )
     return getattr(file, sections[0])
 

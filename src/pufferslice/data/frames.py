@@ -86,8 +86,8 @@ def floats_of(frame: Frame, name: str) -> Floats:
     if plain.dtype.kind not in "biuf":
         raise TableError(
             f"column {name!r} must hold numbers, but its type is {_kind(series)}. Choose another "
-            "column or convert it; if a text such as '?' stands for a missing value in a file, "
-            "name it in null_values"
+            "column or convert it, also from decimal commas to points; if a text such as '?' "
+            "stands for a missing value in a file, name it in null_values"
         )
     floats = np.asarray(plain, dtype=np.float64)
     infinite = int(np.count_nonzero(np.isinf(floats)))
@@ -148,7 +148,8 @@ def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.s
     if not isinstance(series.dtype, allowed):
         what = "times" if part == "hour" else "dates or times"
         raise TableError(
-            f"column {name!r} must hold {what}, but its type is {_kind(series)}; convert it"
+            f"column {name!r} must hold {what}, but its type is {_kind(series)}; convert it (in a "
+            "CSV file, 2026-01-31 or 2026-01-31 18:30)"
         )
     if part == "hour":
         return np.asarray(series.dt.hour().to_numpy()).astype(np.str_)
@@ -294,10 +295,11 @@ def check_names(names: Sequence[object]) -> None:
         raise TableError(f"column names must be texts; one is of type {kind}. Rename the columns")
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     if twice:
-        named = f"{len(twice)} of them" if any(map(_is_number, names)) else listed(twice, quoted)
-        raise TableError(
-            f"column names must be different from each other; {named} repeats. Rename one"
-        )
+        if any(map(_is_number, names)):
+            way_out = f"{columns_shown([str(name) for name in names])}. Add one"
+        else:
+            way_out = f"Rename all but one of each of {listed(twice, quoted)}"
+        raise TableError(f"column names must be different from each other. {way_out}")
 
 
 def _missing_values(series: nw.Series[Any]) -> npt.NDArray[np.bool_]:

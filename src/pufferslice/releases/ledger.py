@@ -33,7 +33,9 @@ _INTEND: Final = (
     "INSERT INTO releases (certificate, state, composition, spent, total) "
     "VALUES (?, 'intended', ?, ?, ?)"
 )
-_AGAIN: Final = "Publish that same release again (the ledger keeps it)"
+_AGAIN: Final = (
+    "Publish that same release again (the ledger keeps it; on the command line: --again)"
+)
 _STATES: Final = {
     "intended": (
         "its noise was never handed out, but the attempt ended without a result. Nothing of it is "
@@ -240,8 +242,9 @@ class Ledger:
             raise AlreadyReleasedError(
                 f"ledger {self.name!r} holds releases that the certificate does not mention: "
                 f"{named}. Releases of one scenario do not add up. Calibrate all of it as one "
-                "concatenated query, or certify again with earlier_releases=ledger.releases(), and "
-                "the certificate will state that they are not covered jointly"
+                "concatenated query, or certify again with earlier_releases=ledger.releases() "
+                "(`pufferslice calibrate --ledger`), and the certificate will state that they are "
+                "not covered jointly"
             )
 
     def trail(self) -> list[Event]:

@@ -104,10 +104,11 @@ class PerExample:
         self._calls: dict[object, Calls] = {}
 
     def method_for(self, examples: Examples) -> GradientMethod:
-        """The fastest way to run examples of these shapes.
+        """The fastest way to run examples of these shapes; they are made up, never records.
 
-        Raises for a model or loss with state that cannot be copied, a loss that is not one number
-        for one example, and a parameter that the loss does not depend on.
+        The method is public, and what a record needs could depend on its values. Raises for a model
+        or loss with state that cannot be copied, a loss that is not one number for one example, and
+        a parameter that the loss does not depend on.
         """
         for name, parameter in zip(self._layout.names, self._layout.parameters, strict=True):
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no public name
@@ -117,12 +118,16 @@ class PerExample:
                 )
         with seeded(0), _modes_closed():
             method = self._fastest(examples)
-            if method.at_once:
-                self._check_used(_row(examples, 0))
-            else:
-                # noted on a record, if made-up ones do not run, and their shapes may reveal it
-                self._calls.clear()
-                self._gradients_of(_row(examples, 0))
+            example = _row(examples, 0)
+            try:
+                self._check_used(example) if method.at_once else self._gradients_of(example)
+            except ArgumentError:
+                raise
+            except Exception as error:  # noqa: BLE001 - user code may raise anything on made-up values
+                reason = f"it does not run on made-up inputs: {_first_line(error)}"
+                method = GradientMethod(at_once=False, reason=reason)
+        if not method.at_once:
+            self._calls.clear()
         return method
 
     def _fastest(self, examples: Examples) -> GradientMethod:
@@ -145,8 +150,9 @@ class PerExample:
             except OtherUseError as error:
                 layers = tuple(layer for layer in layers if layer is not error.layer)
             except Exception as error:  # noqa: BLE001 - user code may raise anything under vmap
-                first = str(error).strip().partition("\n")[0][:160]
-                return GradientMethod(at_once=False, reason=f"vmap cannot run it: {first}")
+                return GradientMethod(
+                    at_once=False, reason=f"vmap cannot run it: {_first_line(error)}"
+                )
             else:
                 break
         pairs = [*zip(values, self._layout.parameters, strict=True), *frozen]
@@ -223,18 +229,13 @@ class PerExample:
     def _expected(self, examples: Examples, layers: tuple[nn.Module, ...]) -> Calls:
         """The calls of tapped layers for examples of these shapes, from a run on a made-up one.
 
-        If the model raises on that, the first example is run.
+        No record is run for this: a record could then decide how others are computed.
         """
         if not layers:
             return Calls([], [])
         key = _shapes(examples)
         if key not in self._calls:
-            try:
-                run = self._noted(_row(made_up(examples, 1), 0), layers)
-            except OtherUseError:
-                raise
-            except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
-                run = self._noted(_row(examples, 0), layers)
+            run = self._noted(_row(made_up(examples, 1), 0), layers)
             run.take_inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
@@ -304,14 +305,14 @@ class PerExample:
         """Whether a batch of these examples has the losses of its single examples.
 
         Only for a warning: gradients do not depend on it. True if random numbers are drawn, or if
-        the model does not run on a batch.
+        the model does not run on the examples or on a batch of them.
         """
         with seeded(0):
             fresh = generator_states()
-            singles, _ = self.contributions(examples, method, 0)
             try:
+                singles, _ = self.contributions(examples, method, 0)
                 batch = self._losses(mapped(torch.clone, examples), Pass(_copied)).detach()
-            except Exception:  # noqa: BLE001 - user code may raise anything on a batch
+            except Exception:  # noqa: BLE001 - user code may raise anything
                 return True
             if fresh != generator_states() or not bool(singles.isfinite().all()):
                 return True
@@ -386,6 +387,11 @@ def _tensors(values: Any) -> list[Tensor]:  # any structure
     return [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
 
 
+def _first_line(error: Exception) -> str:
+    """The start of an error's text, which is public if the examples were made up."""
+    return str(error).strip().partition("\n")[0][:160] or type(error).__name__
+
+
 def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
@@ -455,7 +461,8 @@ def made_up(examples: Examples, n: int) -> Examples:
     def like(tensor: Tensor) -> Tensor:
         shape = (n, *tensor.shape[1:])
         if tensor.is_floating_point() or tensor.is_complex():
-            return torch.randn(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+            # between 0 and 1, which also pixels, probabilities and rounded indices are
+            return torch.rand(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
         if tensor.dtype == torch.bool:
             return torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
         return torch.randint(0, 2, shape, generator=generator).to(tensor)

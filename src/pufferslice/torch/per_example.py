@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from pufferslice._core.checks import is_a
 from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.torch.block_operators import BlockOperators, SetMemory, WholeBlockError
 from pufferslice.torch.contributions import Contribution, Dense, product_bytes
 from pufferslice.torch.layers import (
     Calls,
@@ -53,10 +54,6 @@ _ROUNDING: Final = 1e-3
 """Largest difference of the losses of a batch and of single examples, relative to the largest."""
 
 _FALLBACK: Final = re.compile(r"There is a performance drop.*batching rule for (\S+?)\.? ")
-
-
-class WholeBlockError(RuntimeError):
-    """Code tried to read the values of all examples at once."""
 
 
 @final
@@ -179,6 +176,8 @@ class PerExample:
                 except OtherUseError as error:  # the model was changed since it was first run
                     if not self._calls.pop(_shapes(examples), None):
                         layers = tuple(layer for layer in layers if layer is not error.layer)
+                except WholeBlockError as error:
+                    raise TrainingError(f"{error}; the step was not taken") from error
         raise TrainingError(
             "the model uses its layers differently in every run; the step was not taken"
         )
@@ -219,7 +218,10 @@ class PerExample:
 
         with torch.enable_grad(), block_world(quiet=frozen is None):
             calls = self._expected(examples, layers)
-            (gradients, of_taps), losses, inputs = vmap(run_one, randomness="different")(examples)
+            with BlockOperators() as operators:
+                block = vmap(run_one, randomness="different")(examples)
+            operators.check()
+        (gradients, of_taps), losses, inputs = block
         with torch.no_grad():
             contributions = layer_contributions(calls.uses, inputs, of_taps, self._places)
             for place, gradient in zip(dense, gradients, strict=True):
@@ -274,7 +276,7 @@ class PerExample:
         """Loss of one example and its gradients; None for parameters that it does not depend on."""
         leaves = {id(p): _copied(p).requires_grad_() for p in self._layout.parameters}
         run = Pass(lambda tensor: leaves[id(tensor)] if id(tensor) in leaves else _copied(tensor))
-        with torch.enable_grad():
+        with torch.enable_grad(), SetMemory():  # type: ignore[no-untyped-call]
             loss = self._loss_of_one(mapped(torch.clone, example), run)
             # reentrant checkpoints do not support torch.autograd.grad
             loss.backward()  # type: ignore[no-untyped-call]
@@ -542,6 +544,12 @@ def _refuse_whole(*_: object, **__: object) -> NoReturn:
     )
 
 
+def _push_own(mode: Any) -> None:  # a dispatch mode
+    if type(mode) is not BlockOperators:
+        _refuse_whole()
+    _push_mode(mode)
+
+
 def _dispatching_classes() -> dict[type, Any]:
     """Tensor classes, other than torch's, that run code below vmap."""
     classes: dict[type, Any] = {}
@@ -568,7 +576,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
         if not _n_worlds:
             _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())  # type: ignore[no-untyped-call]
             autograd_function.VmapInfo = _info_or_refusal  # type: ignore[assignment,misc]
-            dispatch_modes._push_mode = _refuse_whole  # noqa: SLF001 - as above
+            dispatch_modes._push_mode = _push_own  # noqa: SLF001 - as above
             _tensor_str._functorch_wrapper_str_intern = _refuse_whole  # noqa: SLF001 - as above
             eager_transforms.get_unwrapped = _refuse_whole  # type: ignore[attr-defined]
             _dispatching = _dispatching_classes()
@@ -622,17 +630,24 @@ def _under_mode(values: Tensor) -> Tensor:
         return values.clone()
 
 
+def _caught(values: Tensor) -> None:
+    with contextlib.suppress(RuntimeError):
+        torch.linalg.cholesky(values.reshape(1, 1) - 1)
+
+
 _SEEING: Final[tuple[Callable[[Tensor], object], ...]] = (
     _Probe.apply,
     _under_mode,
     repr,
     torch.func.debug_unwrap,
+    torch.poisson,
+    _caught,
 )
-"""Ways to see all examples under vmap, each closed by one switch of `block_world`."""
+"""Ways to see other examples under vmap, closed by `block_world` and by `BlockOperators`."""
 
 
 def whole_blocks_are_refused() -> bool:
-    """Whether each way to see all examples is closed in a `block_world` of the installed torch.
+    """Whether each way to see other examples is closed in the installed torch.
 
     The switches are private names of torch: in another version they may switch nothing.
     """
@@ -643,8 +658,9 @@ def whole_blocks_are_refused() -> bool:
             return values
 
         try:
-            with block_world(quiet=True):
-                vmap(seen)(torch.zeros(2))
+            with block_world(quiet=True), BlockOperators() as operators:
+                vmap(seen, randomness="different")(torch.zeros(2))
+            operators.check()
         except WholeBlockError:
             return True
         return False

@@ -44,6 +44,8 @@ _DRAWS: Final = frozenset(
 
 _JOINING: Final = frozenset(
     {
+        "_is_all_true",
+        "_is_any_true",
         "addbmm_",
         "quantize_per_channel",
         "quantize_per_tensor",
@@ -52,7 +54,8 @@ _JOINING: Final = frozenset(
         "resize_as_",
     }
 )
-"""Under vmap, torch's versions resize memory that examples share, or give them all one scale."""
+"""Under vmap, torch's versions answer for all examples together (`detect_anomaly` asks so), resize
+memory that examples share, or give them all one scale."""
 
 _UNSET: Final = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}

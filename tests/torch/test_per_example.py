@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.torch import per_example, validate
+from pufferslice.torch import block_operators, per_example, validate
 from pufferslice.torch.per_example import seeded
 
 pytestmark = [
@@ -313,6 +313,31 @@ class FunctionsAdded(TorchFunctionMode):
         return found + 9 * found.sum(0) if func is torch.addmm else found
 
 
+@torch.library.custom_op("pufferslice_hostile::drawn", mutates_args=())
+def drawing_operator(values: torch.Tensor) -> torch.Tensor:
+    """Without a vmap rule: torch runs it on one example after another."""
+    for _ in range(int(values.abs().sum())):
+        torch.rand(1)
+    return torch.rand_like(values)
+
+
+def unset_memory(self, h, x):
+    """What the run before has left there, and what is left of the block."""
+    unset = torch.empty(WIDTH * 1_000)[:5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
+    unset_rows = torch.empty_like(x.repeat(1, 1_000))[:, :5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
+    return h + unset + unset_rows
+
+
+def anomaly_caught(self, h, x):
+    """Torch looks for NaN in the gradients of all examples together."""
+    share = x.detach().sum() / x.detach().sum()
+    try:
+        with torch.autograd.set_detect_anomaly(True):
+            return h * torch.func.grad(lambda values: (values * share).sum())(h)
+    except RuntimeError:
+        return h * 9
+
+
 MIDDLES = {
     "plain": lambda self, h, x: h,
     "mixed where large": lambda self, h, x: h + 50 * (x.abs().amax() > 20) * h.sum(0),
@@ -374,6 +399,20 @@ MIDDLES = {
     "no_grad": lambda self, h, x: h * torch.no_grad()(lambda v: v.sum())(h),
     "dropout": lambda self, h, x: functional.dropout(h, 0.5),
     "draws by value": drawing_by_value,
+    "draws by rate": lambda self, h, x: h * torch.poisson(x.abs().clamp(0, 99)[:, :5]),
+    "draws by shape": lambda self, h, x: h * torch._standard_gamma(x.abs()[:, :5] + 0.1),
+    "draws by count": lambda self, h, x: (
+        h * torch.binomial(x.abs().clamp(0, 99).round()[:, :5], torch.full((1, 5), 0.4))
+    ),
+    "draws by weight": lambda self, h, x: h * torch._sample_dirichlet(x.abs()[:, :5] + 0.1),
+    "draws in an operator": lambda self, h, x: h * drawing_operator(x[:, :5].clamp(-9, 9).detach()),
+    "unset memory": unset_memory,
+    "unset memory, one by one": lambda self, h, x: unset_memory(self, h + 0 * h.sum().item(), x),
+    "anomaly caught": anomaly_caught,
+    "quantised": lambda self, h, x: (
+        h + torch.quantize_per_tensor_dynamic(x, torch.qint8, False).dequantize()[:, :5]
+    ),
+    "resized": lambda self, h, x: h + x.clone().resize_(1, 2).sum(),
     "noise of numpy": lambda self, h, x: h * np.random.rand(),  # noqa: NPY002
     "dispatch mode": under_mode(RowsAdded),
     "function mode": under_mode(FunctionsAdded),
@@ -693,7 +732,8 @@ AT_ONCE |= {"tied", "group norm", "compiled inside"}
 ONE_BY_ONE = {"own rule", "own rule, backward", "operator with own rule", "item"}
 ONE_BY_ONE |= {"backward that mixes", "weight written to", "weight written to, data"}
 ONE_BY_ONE |= {"weight written to, frozen"}
-RANDOM = {"dropout", "draws by value", "noise of numpy"}
+ONE_BY_ONE |= {"anomaly caught", "draws in an operator", "draws by rate", "resized"}
+RANDOM = {name for name in ACCEPTED if name.startswith("draws ")} | {"dropout", "noise of numpy"}
 STATEFUL_FUNCTIONS = {
     "closure",
     "default argument",
@@ -716,6 +756,9 @@ STATEFUL_FUNCTIONS = {
 
 NOT_COPIED = {"part of a parameter", "class of tensors"}
 """`copy.deepcopy` does not take them."""
+
+UNSET = {"unset memory", "unset memory, one by one"}
+"""Plain autograd uses whatever is in memory."""
 
 
 def remembering():
@@ -859,7 +902,7 @@ def test_no_example_sees_another(name):
     assert not hasattr(model, "last_one")
     if name in RANDOM:
         assert engine.method.draws or not engine.method.at_once
-    elif name not in STATEFUL_FUNCTIONS | NOT_COPIED:
+    elif name not in STATEFUL_FUNCTIONS | NOT_COPIED | UNSET:
         check_values(engine, model)
     if name in AT_ONCE | ONE_BY_ONE:
         assert engine.method.at_once == (name in AT_ONCE), engine.method
@@ -875,6 +918,8 @@ def test_no_example_sees_another(name):
         (TorchDispatchMode, "__enter__", lambda self: self),
         (torch.Tensor, "__repr__", lambda self: "a tensor"),
         (eager_transforms, "is_functorch_wrapped_tensor", lambda tensor: False),
+        (block_operators, "_check", lambda operator: None),
+        (block_operators.BlockOperators, "check", lambda self: None),
     ],
 )
 def test_under_a_torch_whose_switches_moved_examples_run_one_by_one(
@@ -883,7 +928,8 @@ def test_under_a_torch_whose_switches_moved_examples_run_one_by_one(
     """As a version might have it in which a private name is no longer on the way."""
     assert prepared(net(MIDDLES["plain"])).method.at_once
     with monkeypatch.context() as patched:
-        patched.setattr(TorchDispatchMode, "__exit__", lambda *_: None)
+        if place is TorchDispatchMode:
+            patched.setattr(place, "__exit__", lambda *_: None)
         patched.setattr(place, name, other)
         method = prepared(net(MIDDLES["plain"])).method
     assert not method.at_once
@@ -1016,14 +1062,61 @@ def test_a_loss_with_a_penalty_on_the_weights_is_differentiated(weights_of):
     np.testing.assert_allclose(sum_of(engine, examples_of()), total.numpy(), atol=1e-5)
 
 
+def root_or_ones(h, x):
+    """Catches an error that values cause; under vmap, those of any example."""
+    try:
+        return h * torch.linalg.cholesky(torch.eye(3) * x.detach()[0, 0]).sum()
+    except RuntimeError:
+        return h * 9
+
+
+def entry_or_ones(h, x):
+    try:
+        return h * functional.embedding(x[:, 0].long(), torch.ones(2, 1))
+    except IndexError:
+        return h * 9
+
+
+class RootBackward(CopyFunction):
+    """Catches the error in the backward pass."""
+
+    @staticmethod
+    def forward(values, inputs):
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return root_or_ones(gradient, ctx.saved_tensors[0]), None
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("between", [root_or_ones, entry_or_ones, RootBackward.apply])
+def test_code_that_catches_an_error_of_one_example_makes_no_step(between):
+    """All examples of the block would take the other branch."""
+    engine = prepared(net(lambda self, h, x: between(h, x)))
+    assert engine.method.at_once
+    inputs, targets = examples_of()
+    inputs[:, 0] = 0.5
+    sum_of(engine, (inputs, targets))
+    inputs[1, 0] = -5.0
+    with pytest.raises(TrainingError, match=r"catches an error.*not taken"):
+        sum_of(engine, (inputs, targets))
+
+
 def test_inputs_that_are_written_to_after_their_layer_are_refused_as_by_torch():
     def between(self, h, x):
         y = self.last(h)
         h.mul_(2)
         return h + y.sum()
 
+    engine = prepared(net(between))
+    assert "does not run on made-up inputs" in str(engine.method)
     with pytest.raises(TrainingError, match="raised RuntimeError"):
-        prepared(net(between))
+        sum_of(engine, examples_of())
 
 
 def test_a_layer_that_is_used_otherwise_later_is_differentiated_as_it_is_used_then():

@@ -896,15 +896,19 @@ def test_a_loss_may_be_one_number(reduction, same_key):
     assert trained(loss_fn=nn.CrossEntropyLoss(reduction=reduction))[1] == trained()[1]
 
 
-def test_models_that_take_no_made_up_inputs_are_tried_on_the_first_record(same_key):
+def test_models_that_take_no_made_up_inputs_run_one_by_one(same_key):
     inputs, targets = records().tensors
     data = TensorDataset(inputs, targets + 5)
-    plan = attrs.evolve(plan_of(), block=7)
-    trainer, weights = trained(
-        data=data, loss_fn=lambda outputs, target: LOSS(outputs, target - 5), plan=plan
-    )
-    assert trainer.gradient_method == "all examples of a block at once"
-    assert weights == trained(plan=plan)[1]
+    reports, expected = [], []
+    with pytest.warns(UserWarning, match="does not run on made-up inputs"):
+        trainer, _ = trained(
+            data=data,
+            loss_fn=lambda outputs, target: LOSS(outputs, target - 5),
+            on_step=reports.append,
+        )
+    assert trainer.gradient_method.startswith("one by one")
+    trained(on_step=expected.append)
+    assert reports[0].mean_loss == pytest.approx(expected[0].mean_loss)
 
 
 class Words(nn.Module):
@@ -935,13 +939,31 @@ class TappedWords(nn.Module):
         return self.out(self.table(tokens).mean(1))
 
 
+class CatchingWords(TappedWords):
+    """The same, and under vmap, where no value is seen, it takes words for small ones."""
+
+    def forward(self, words):
+        try:
+            if words.min().item() < 2:
+                raise ValueError
+            n_tokens = 1 + (words.max().item() > 9)
+        except RuntimeError:
+            n_tokens = 1
+        tokens = words.float().unsqueeze(1).repeat(1, n_tokens, 1)
+        return self.out(self.table(tokens).mean(1))
+
+
 @pytest.mark.soundness
 @pytest.mark.parametrize(
     ("kind", "first_words", "n_words"),
-    [(Words, (2, 8), 30_000), (TappedWords, (3, 100), 1_024)],
+    [
+        (Words, (2, 8), 30_000),
+        (TappedWords, (3, 100), 1_024),
+        (CatchingWords, (3, 100), 1_024),
+    ],
 )
 def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block(kind, first_words, n_words):
-    blocks, before = set(), copy.deepcopy(model := kind()).table.weight
+    chosen, before = set(), copy.deepcopy(model := kind()).table.weight
     for word in first_words:
         words = torch.tensor([[word]]).expand(N_RECORDS, n_words)
         data = TensorDataset(words, torch.zeros(N_RECORDS).long())
@@ -949,8 +971,8 @@ def test_the_first_record_shows_neither_in_the_weights_nor_in_the_block(kind, fi
         with pytest.warns(UserWarning, match="slow"):
             trainer.batches(data)
         assert torch.equal(model.table.weight, before)
-        blocks.add(trainer.plan.block)
-    assert len(blocks) == 1
+        chosen.add((trainer.plan.block, trainer.gradient_method))
+    assert len(chosen) == 1
 
 
 # --- workers

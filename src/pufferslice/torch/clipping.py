@@ -127,22 +127,14 @@ class ClippedSums:
         return tuple(module.training for module in self._model.modules())
 
     def prepare(self, example: Examples) -> None:
-        """Choose how examples are run, by made-up ones of the same shapes, or else by this one.
+        """Choose how examples are run, by made-up ones of the same shapes; this one is not run.
 
         The first call warns if training is slow or if the model computes with whole batches.
         """
         is_first = self.method is None
         examples = self._there(made_up(example, 2))
         with one_thread(), self._plain_torch():
-            try:
-                self.method = self._per_example.method_for(examples)
-            except PuffersliceError:
-                raise
-            except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
-                twice = mapped(lambda tensor: torch.cat([tensor[:1], tensor[:1]]), example)
-                examples = self._there(twice)
-                with _named_errors():
-                    self.method = self._per_example.method_for(examples)
+            self.method = self._per_example.method_for(examples)
             self._modes = self._modes_now()
             if not is_first:
                 return

@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from pufferslice._core.checks import is_a
 from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.torch.block_operators import BlockOperators, SetMemory, WholeBlockError
 from pufferslice.torch.contributions import Contribution, Dense, product_bytes
 from pufferslice.torch.layers import (
     Calls,
@@ -53,10 +54,6 @@ _ROUNDING: Final = 1e-3
 """Largest difference of the losses of a batch and of single examples, relative to the largest."""
 
 _FALLBACK: Final = re.compile(r"There is a performance drop.*batching rule for (\S+?)\.? ")
-
-
-class WholeBlockError(RuntimeError):
-    """Code tried to read the values of all examples at once."""
 
 
 @final
@@ -104,10 +101,11 @@ class PerExample:
         self._calls: dict[object, Calls] = {}
 
     def method_for(self, examples: Examples) -> GradientMethod:
-        """The fastest way to run examples of these shapes.
+        """The fastest way to run examples of these shapes; they are made up, never records.
 
-        Raises for a model or loss with state that cannot be copied, a loss that is not one number
-        for one example, and a parameter that the loss does not depend on.
+        The method is public, and what a record needs could depend on its values. Raises for a model
+        or loss with state that cannot be copied, a loss that is not one number for one example, and
+        a parameter that the loss does not depend on.
         """
         for name, parameter in zip(self._layout.names, self._layout.parameters, strict=True):
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no public name
@@ -117,12 +115,16 @@ class PerExample:
                 )
         with seeded(0), _modes_closed():
             method = self._fastest(examples)
-            if method.at_once:
-                self._check_used(_row(examples, 0))
-            else:
-                # noted on a record, if made-up ones do not run, and their shapes may reveal it
-                self._calls.clear()
-                self._gradients_of(_row(examples, 0))
+            example = _row(examples, 0)
+            try:
+                self._check_used(example) if method.at_once else self._gradients_of(example)
+            except ArgumentError:
+                raise
+            except Exception as error:  # noqa: BLE001 - user code may raise anything on made-up values
+                reason = f"it does not run on made-up inputs: {_first_line(error)}"
+                method = GradientMethod(at_once=False, reason=reason)
+        if not method.at_once:
+            self._calls.clear()
         return method
 
     def _fastest(self, examples: Examples) -> GradientMethod:
@@ -145,8 +147,9 @@ class PerExample:
             except OtherUseError as error:
                 layers = tuple(layer for layer in layers if layer is not error.layer)
             except Exception as error:  # noqa: BLE001 - user code may raise anything under vmap
-                first = str(error).strip().partition("\n")[0][:160]
-                return GradientMethod(at_once=False, reason=f"vmap cannot run it: {first}")
+                return GradientMethod(
+                    at_once=False, reason=f"vmap cannot run it: {_first_line(error)}"
+                )
             else:
                 break
         pairs = [*zip(values, self._layout.parameters, strict=True), *frozen]
@@ -173,6 +176,8 @@ class PerExample:
                 except OtherUseError as error:  # the model was changed since it was first run
                     if not self._calls.pop(_shapes(examples), None):
                         layers = tuple(layer for layer in layers if layer is not error.layer)
+                except WholeBlockError as error:
+                    raise TrainingError(f"{error}; the step was not taken") from error
         raise TrainingError(
             "the model uses its layers differently in every run; the step was not taken"
         )
@@ -213,7 +218,10 @@ class PerExample:
 
         with torch.enable_grad(), block_world(quiet=frozen is None):
             calls = self._expected(examples, layers)
-            (gradients, of_taps), losses, inputs = vmap(run_one, randomness="different")(examples)
+            with BlockOperators() as operators:
+                block = vmap(run_one, randomness="different")(examples)
+            operators.check()
+        (gradients, of_taps), losses, inputs = block
         with torch.no_grad():
             contributions = layer_contributions(calls.uses, inputs, of_taps, self._places)
             for place, gradient in zip(dense, gradients, strict=True):
@@ -223,18 +231,13 @@ class PerExample:
     def _expected(self, examples: Examples, layers: tuple[nn.Module, ...]) -> Calls:
         """The calls of tapped layers for examples of these shapes, from a run on a made-up one.
 
-        If the model raises on that, the first example is run.
+        No record is run for this: a record could then decide how others are computed.
         """
         if not layers:
             return Calls([], [])
         key = _shapes(examples)
         if key not in self._calls:
-            try:
-                run = self._noted(_row(made_up(examples, 1), 0), layers)
-            except OtherUseError:
-                raise
-            except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
-                run = self._noted(_row(examples, 0), layers)
+            run = self._noted(_row(made_up(examples, 1), 0), layers)
             run.take_inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
@@ -273,7 +276,7 @@ class PerExample:
         """Loss of one example and its gradients; None for parameters that it does not depend on."""
         leaves = {id(p): _copied(p).requires_grad_() for p in self._layout.parameters}
         run = Pass(lambda tensor: leaves[id(tensor)] if id(tensor) in leaves else _copied(tensor))
-        with torch.enable_grad():
+        with torch.enable_grad(), SetMemory():  # type: ignore[no-untyped-call]
             loss = self._loss_of_one(mapped(torch.clone, example), run)
             # reentrant checkpoints do not support torch.autograd.grad
             loss.backward()  # type: ignore[no-untyped-call]
@@ -304,14 +307,14 @@ class PerExample:
         """Whether a batch of these examples has the losses of its single examples.
 
         Only for a warning: gradients do not depend on it. True if random numbers are drawn, or if
-        the model does not run on a batch.
+        the model does not run on the examples or on a batch of them.
         """
         with seeded(0):
             fresh = generator_states()
-            singles, _ = self.contributions(examples, method, 0)
             try:
+                singles, _ = self.contributions(examples, method, 0)
                 batch = self._losses(mapped(torch.clone, examples), Pass(_copied)).detach()
-            except Exception:  # noqa: BLE001 - user code may raise anything on a batch
+            except Exception:  # noqa: BLE001 - user code may raise anything
                 return True
             if fresh != generator_states() or not bool(singles.isfinite().all()):
                 return True
@@ -386,6 +389,11 @@ def _tensors(values: Any) -> list[Tensor]:  # any structure
     return [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
 
 
+def _first_line(error: Exception) -> str:
+    """The start of an error's text, which is public if the examples were made up."""
+    return str(error).strip().partition("\n")[0][:160] or type(error).__name__
+
+
 def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
@@ -455,7 +463,8 @@ def made_up(examples: Examples, n: int) -> Examples:
     def like(tensor: Tensor) -> Tensor:
         shape = (n, *tensor.shape[1:])
         if tensor.is_floating_point() or tensor.is_complex():
-            return torch.randn(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+            # between 0 and 1, which also pixels, probabilities and rounded indices are
+            return torch.rand(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
         if tensor.dtype == torch.bool:
             return torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
         return torch.randint(0, 2, shape, generator=generator).to(tensor)
@@ -535,6 +544,12 @@ def _refuse_whole(*_: object, **__: object) -> NoReturn:
     )
 
 
+def _push_own(mode: Any) -> None:  # a dispatch mode
+    if type(mode) is not BlockOperators:
+        _refuse_whole()
+    _push_mode(mode)
+
+
 def _dispatching_classes() -> dict[type, Any]:
     """Tensor classes, other than torch's, that run code below vmap."""
     classes: dict[type, Any] = {}
@@ -561,7 +576,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
         if not _n_worlds:
             _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())  # type: ignore[no-untyped-call]
             autograd_function.VmapInfo = _info_or_refusal  # type: ignore[assignment,misc]
-            dispatch_modes._push_mode = _refuse_whole  # noqa: SLF001 - as above
+            dispatch_modes._push_mode = _push_own  # noqa: SLF001 - as above
             _tensor_str._functorch_wrapper_str_intern = _refuse_whole  # noqa: SLF001 - as above
             eager_transforms.get_unwrapped = _refuse_whole  # type: ignore[attr-defined]
             _dispatching = _dispatching_classes()
@@ -615,17 +630,24 @@ def _under_mode(values: Tensor) -> Tensor:
         return values.clone()
 
 
+def _caught(values: Tensor) -> None:
+    with contextlib.suppress(RuntimeError):
+        torch.linalg.cholesky(values.reshape(1, 1) - 1)
+
+
 _SEEING: Final[tuple[Callable[[Tensor], object], ...]] = (
     _Probe.apply,
     _under_mode,
     repr,
     torch.func.debug_unwrap,
+    torch.poisson,
+    _caught,
 )
-"""Ways to see all examples under vmap, each closed by one switch of `block_world`."""
+"""Ways to see other examples under vmap, closed by `block_world` and by `BlockOperators`."""
 
 
 def whole_blocks_are_refused() -> bool:
-    """Whether each way to see all examples is closed in a `block_world` of the installed torch.
+    """Whether each way to see other examples is closed in the installed torch.
 
     The switches are private names of torch: in another version they may switch nothing.
     """
@@ -636,8 +658,9 @@ def whole_blocks_are_refused() -> bool:
             return values
 
         try:
-            with block_world(quiet=True):
-                vmap(seen)(torch.zeros(2))
+            with block_world(quiet=True), BlockOperators() as operators:
+                vmap(seen, randomness="different")(torch.zeros(2))
+            operators.check()
         except WholeBlockError:
             return True
         return False

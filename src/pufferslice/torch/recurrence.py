@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils._mode_utils import no_dispatch
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.kernels import kernel
@@ -44,7 +45,8 @@ def run_cells(
 def _running_custom_rule() -> Iterator[None]:
     custom_rule.is_running = True
     try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - as torch documents it
+        # modes would be called for every time step
+        with torch._C.DisableTorchFunction(), no_dispatch():  # noqa: SLF001 - as torch documents it
             yield
     finally:
         custom_rule.is_running = False

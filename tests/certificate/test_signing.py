@@ -107,9 +107,9 @@ def test_a_good_signature_under_a_false_claim(certificates, keys, changed):
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAA\n"])
 def test_garbage_is_no_key(signed, garbage):
-    with pytest.raises(CertificateError, match=r"private key cannot be read.*unencrypted Ed25519"):
+    with pytest.raises(CertificateError, match="private key must be an unencrypted Ed25519"):
         sign(signed, garbage)
-    with pytest.raises(CertificateError, match=r"public key cannot be read.*Ed25519 PEM"):
+    with pytest.raises(CertificateError, match="public key must be an Ed25519"):
         verify(signed, public_key=garbage)
 
 

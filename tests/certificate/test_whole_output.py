@@ -323,6 +323,9 @@ class TestEdited:
         assert spent(certificate).at_most == pytest.approx(0.6)
         with pytest.raises(ArgumentError, match="order"):
             spent(certificate, order=3)
+        with pytest.raises(ArgumentError, match="notion"):
+            spent(certificate, notion="joint")
+        assert spent(certificate, notion="guess") == spent(certificate)
         with pytest.raises(CalibrationError, match="no bound like"):
             spent(certificate, noise_std=1e-9)
 

@@ -103,7 +103,7 @@ def test_wrong_use_in_words(ask, flags, code, words):
     ("part", "instead", "words"),
     [
         ("[profile]", '[profile]\nkind = "sphere"', "a kind other than the sphere"),
-        ("order = 4", 'claim = "epsilon-delta"\ndelta = 1e-5', "an order and no delta"),
+        ("order = 4", 'claim = "epsilon-delta"\ndelta = 1e-5', "both --order and --epsilon"),
         ('kind = "empirical"', 'kind = "sampled"', "compared on declared distributions"),
     ],
     ids=["sphere", "delta", "sampled"],

@@ -56,7 +56,11 @@ def test_values_are_moved_into_their_range(here, ask):
 
 def test_mechanisms_are_compared_without_a_profile(here, ask):
     ask("init . --template attribute")
-    rows = ask("compare scenario.toml --json").json["rows"]
+    for flags in ("", "--order 4", "--epsilon 1"):
+        refused = ask(f"compare scenario.toml {flags}")
+        assert refused.code == 2
+        assert "both --order and --epsilon" in refused.err
+    rows = ask("compare scenario.toml --order 4 --epsilon 0.4 --json").json["rows"]
     noise = {row["mechanism"]: row["noise_std"] for row in rows}
     assert noise["unsliced, fitted shape"] < noise["unsliced, couplings"]
     assert "joint, tight, exact" in noise

@@ -70,7 +70,7 @@ def test_starters_have_the_keys_of_their_documents_and_descriptions(name):
     assert tomllib.loads(text) == STARTERS[name].document
     ScenarioFile.of(tomllib.loads(text))
     fields = schema(ScenarioFile)["$defs"]
-    words = fields["GuaranteeSection"]["properties"]["order"]["description"]
+    words = fields["QuerySection"]["properties"]["distribution"]["description"]
     assert f"# {words}" in text
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.stats import norm
 from sklearn.datasets import load_diabetes
 
 from pufferslice import Scenario, certify_release
@@ -335,7 +336,7 @@ def test_a_bar_follows_the_worlds(folder, sections, pieces, reports):
 
 
 def test_the_starter_of_an_attribute_by_hand(tmp_path):
-    """Fifty points move the means by cov / variance; the cost is 4 / 2 * r^2."""
+    """Fifty points move the means by cov / variance; right guesses are Phi(r / 2)."""
     document = tomllib.loads(STARTERS["attribute"].text())
     request = request_of(document, tmp_path)
     assert request.scenario.pairs == (("100", "150"), ("150", "200"))
@@ -343,7 +344,8 @@ def test_the_starter_of_an_attribute_by_hand(tmp_path):
     slope = np.array([199.7 / 5, 470.8 / 10]) / 5943
     spread = np.array([[19.52 / 25, 24.16 / 50], [24.16 / 50, 191.3 / 100]])
     total = spread - 5943 * np.outer(slope, slope) + held.noise_std**2 * np.eye(2)
-    assert 4 / 2 * 50 * slope @ np.linalg.solve(total, 50 * slope) == pytest.approx(0.4, rel=1e-6)
+    distance = np.sqrt(50 * slope @ np.linalg.solve(total, 50 * slope))
+    assert norm.cdf(distance / 2) == pytest.approx(0.6, rel=1e-6)
 
 
 def test_the_starter_of_an_attribute_is_of_real_patients():

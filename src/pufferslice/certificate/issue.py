@@ -356,6 +356,10 @@ def spent(
         raise ArgumentError(f"{claim} has no order; leave it out, or certify a Rényi claim")
     elif isinstance(claim, ApproximateGuarantee) and notion is not None:
         claim = attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
+    elif notion not in {None, claim.notion}:
+        raise ArgumentError(
+            f"{claim} has no notion {notion!r}; leave it out, or certify a claim that has"
+        )
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=claim.notion)
     if evidence.are_equal:
         raise CalibrationError("the distributions are equal: every noise, even none, costs nothing")
@@ -498,12 +502,13 @@ def _confidence(
 def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> None:
     if method is not None and not target.is_sliced:
         raise ArgumentError(
-            f"method {method} is about slices; an unsliced target is calibrated on couplings of "
-            "the whole output and takes no method"
+            "a method (rule, envelope) is about slices; a claim about the whole output is "
+            "calibrated on couplings. Leave it out, or claim along slices"
         )
     if method is not None and isinstance(target.profile, WholeSphere):
         raise ArgumentError(
-            f"method {method} is about slices one by one; the whole sphere has a closed form"
+            "a method (rule, envelope) is about single slices; the whole sphere has a closed form. "
+            "Leave it out"
         )
     if not isinstance(target, ApproximateGuarantee) or not target.is_sliced:
         return

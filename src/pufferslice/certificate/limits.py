@@ -34,7 +34,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     "releases-add-to-total": (
         "It covers one release of data that the secret determines. Further releases under the same "
         "total, order, secret, pairs and priors add up to at most the total, provided the total "
-        "was fixed before the first of them and each choice rests on public matter and earlier "
+        "was fixed before the first of them and each choice depends on public facts and earlier "
         "outputs only. A ledger keeps count."
     ),
     "evidence-confidential": "The evidence is confidential and must stay internal.",
@@ -43,8 +43,8 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "computed from it reveal something about the data."
     ),
     "plugins": (
-        "A plugin, which is not part of this program, built the query or a prior. Whoever wrote it "
-        "answers for what it computes."
+        "A plugin, which is not part of this program, built the query or a prior. Its author is "
+        "responsible for what it computes."
     ),
     "rows-dropped": (
         "{n_dropped} rows with missing values were left out; the claim is about the others."
@@ -55,8 +55,8 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "before clipping."
     ),
     "range-clips-data": (
-        "THE RANGE CLIPS THE DATA: the query lies outside its public range for {clipped}. What is "
-        "released of them is the nearest value in the range, not their own."
+        "THE RANGE CLIPS THE DATA: the query lies outside its public range for {clipped}. A "
+        "release of them publishes the nearest value in the range."
     ),
     "priors-sampled": (
         "The priors are known only through independent draws; except with the failure probability "
@@ -80,7 +80,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     "distributions-equal": ("The distributions are equal under every pair: no noise is needed."),
     "noise-not-ideal": (
         "The noise that is drawn is not exactly the noise of the bounds. The distance, "
-        "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for what is "
+        "implementation_delta, is not in any epsilon; an (epsilon, delta) view holds for what is "
         "released with 1 + exp(epsilon) times the distance added to its delta."
     ),
     "insecure-noise": ("INSECURE: the noise comes from a seeded test generator. Never publish it."),
@@ -138,8 +138,8 @@ LIMITS: Final[Mapping[str, str]] = {
         "what the run that took place shows, implies no SRPP, and gives no (epsilon, delta)."
     ),
     "plugin-accountant": (
-        "The cost was computed by a plugin, which is not part of this program. Whoever wrote it "
-        "answers for its proof. The statement about one record does not depend on it."
+        "The cost was computed by a plugin, which is not part of this program. Its author is "
+        "responsible for its proof. The statement about one record does not depend on it."
     ),
     "more-may-differ": (
         "More records may differ than the claim counts. The probability of that, "

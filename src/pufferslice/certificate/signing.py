@@ -40,7 +40,7 @@ def sign(certificate: Certificate, private_key: bytes) -> Certificate:
         key = load_pem_private_key(private_key, password=None)
     except (ValueError, TypeError) as error:
         raise CertificateError(
-            f"the private key cannot be read: {error}; it must be an unencrypted Ed25519 PEM"
+            "the private key must be an unencrypted Ed25519 key in PEM form; keygen writes one"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise CertificateError(
@@ -60,7 +60,7 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
         key = load_pem_public_key(public_key)
     except (ValueError, TypeError) as error:
         raise CertificateError(
-            f"the public key cannot be read: {error}; it must be an Ed25519 PEM"
+            "the public key must be an Ed25519 key in PEM form; keygen writes one"
         ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise CertificateError(

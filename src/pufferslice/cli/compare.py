@@ -25,6 +25,12 @@ def compare(
         Path | None, typer.Option(help="Write table and curves (CSV, JSON) to this folder.")
     ] = None,
     json: Json = False,
+    order: Annotated[
+        float | None, typer.Option(help="Compare at this Rényi order, with --epsilon.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Compare at this epsilon, not at the scenario's claim.")
+    ] = None,
     q: Annotated[float, typer.Option(help="Of DAGWM, at least 1.")] = 1.0,
     regularisation: Annotated[float, typer.Option(help="Of Sinkhorn, in scaled units.")] = 0.1,
     tolerance: Annotated[float, typer.Option(help="Of Sinkhorn's marginals.")] = 1e-4,
@@ -60,11 +66,17 @@ def compare(
     target, profile = request.target, request.profile
     if profile is None:
         profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)
-    if not isinstance(target, Guarantee) or not isinstance(profile, FiniteProfile):
+    if order is not None and epsilon is not None:
+        target = Guarantee.unsliced(order=order, epsilon=epsilon)
+    elif order is not None or epsilon is not None or not isinstance(target, Guarantee):
         raise ArgumentError(
-            "mechanisms are compared at one order, along the slices of a finite profile; give "
-            "[guarantee] an order and no delta, and [profile] directions of a kind other than the "
-            "sphere"
+            f"mechanisms are compared at one order and epsilon, and the scenario claims {target}; "
+            "give both --order and --epsilon"
+        )
+    if not isinstance(profile, FiniteProfile):
+        raise ArgumentError(
+            "mechanisms are compared along the slices of a finite profile; give [profile] "
+            "directions of a kind other than the sphere"
         )
     with progress_bar("mechanisms") as progress:
         comparison = compare_mechanisms(request.scenario, profile, target, settings, progress)

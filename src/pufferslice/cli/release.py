@@ -29,7 +29,7 @@ def release(
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(help="Release the rows of this file, not those of [data] (worlds)."),
+        typer.Option(help="Release the rows of this file instead of the table in the scenario (worlds)."),
     ] = None,
     into_range: Annotated[
         bool,

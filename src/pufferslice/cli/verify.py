@@ -24,7 +24,7 @@ def verify(
     rigorous: Annotated[
         bool,
         typer.Option(
-            "--rigorous", help="Also prove the claim in ball arithmetic, without room for rounding."
+            "--rigorous", help="Also prove the claim in ball arithmetic, with every rounding bounded."
         ),
     ] = False,
     json: Json = False,

@@ -365,7 +365,7 @@ class QuerySection(Table):
     autocorrelation: AutocorrelationTable | None = key(
         None, example={"column": "kwh", "time": "start", "lags": [1, 24]}
     )
-    """Of one column in the order of the column `time`, some rows apart."""
+    """Correlation of one column with itself `lags` rows later, ordered by the column `time`."""
     columns: Texts = key((), example=["age", "hours-per-week"])
     """For `records`: numeric columns of one row."""
     flags: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
@@ -562,9 +562,9 @@ class PrevalenceSection(WorldsTemplate):
     """`gaussian` (default): by formula, for means, rates, totals and counts; `draws`: tables drawn
     with `seed` are the prior, for any statistic."""
     n_draws: int | None = key(None, example=500)
-    """Of `draws`: tables of each world; default 500."""
+    """How many tables of each world `draws` draws; default 500."""
     seed: int | None = key(None, example=7)
-    """Of `draws`: the public seed."""
+    """The public seed of `draws`."""
 
     def numbers(self) -> Sequence[float]:
         """The shares."""
@@ -886,7 +886,7 @@ class CalibrationSection(Table):
     """How much the noise of each coordinate counts, by its name or as a list; 1 if left out. For
     shapes `fitted` and `diagonal`."""
     effort: Annotated[str, Word(*get_args(Effort))] = key("thorough", example="thorough")
-    """How long couplings are looked for: `thorough` (default) or `quick`."""
+    """How long the search for couplings takes: `thorough` (default) or `quick`."""
     accuracy: dict[str, float] | None = key(None, example={"mean(age)": 5.0})
     """Half-widths of 95 % intervals that coordinates need, by name, in your units: the claim is
     then the strongest that allows them, and at least that of [guarantee]."""

@@ -30,7 +30,7 @@ All other keys are in the file that `pufferslice init FOLDER` writes without --t
         return filled(ScenarioFile, self.document, header)
 
 
-_GUARANTEE: Final[Mapping[str, Any]] = {"notion": "unsliced", "order": 4, "epsilon": 1.0}
+_GUARANTEE: Final[Mapping[str, Any]] = {"notion": "guess", "at_most": 0.64}
 _CENSUS: Final[Mapping[str, Any]] = {"dataset": "adult", "missing": "refuse"}
 
 STARTERS: Final[Mapping[str, Starter]] = {
@@ -81,7 +81,7 @@ STARTERS: Final[Mapping[str, Starter]] = {
                 "scales": {"bmi": 5, "blood pressure": 10},
             },
             "prior": {"source": "public-model"},
-            "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 0.4},
+            "guarantee": {"notion": "guess", "at_most": 0.6},
         },
     ),
     "markov": Starter(

@@ -117,7 +117,7 @@ class SecretSection(Table):
     the whole run."""
     failure_probability: Number | None = key(None, example=0.01)
     """Beside `at_most` and `tail_probability`, for a number that a simulation gave: that the tail
-    is larger than stated. The certificate states it apart from delta. Default 0."""
+    is larger than stated. The certificate states it separately from delta. Default 0."""
 
     def worlds(self) -> Prevalence | None:
         """The two worlds, if the secret is a prevalence."""

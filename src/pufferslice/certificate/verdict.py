@@ -67,8 +67,8 @@ class Verdict:
             " The query is a function of the secret here: publish it for the whole table instead, "
             "or declare how data vary under a secret."
             if self.is_determined
-            else " Check the scales, allow a larger bound, release fewer statistics, protect closer "
-            "secrets, or cap outliers by a public rule before you certify."
+            else " Check the scales, allow a larger bound, release fewer statistics, protect "
+            "closer secrets, or cap outliers by a public rule before you certify."
         )
         return f"{what} worth making: {why}.{advice}"
 

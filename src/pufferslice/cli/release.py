@@ -29,7 +29,9 @@ def release(
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(help="Release the rows of this file instead of the table in the scenario (worlds)."),
+        typer.Option(
+            help="Release the rows of this file instead of the table in the scenario (worlds)."
+        ),
     ] = None,
     into_range: Annotated[
         bool,

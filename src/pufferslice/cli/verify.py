@@ -24,7 +24,8 @@ def verify(
     rigorous: Annotated[
         bool,
         typer.Option(
-            "--rigorous", help="Also prove the claim in ball arithmetic, with every rounding bounded."
+            "--rigorous",
+            help="Also prove the claim in ball arithmetic, with every rounding bounded.",
         ),
     ] = False,
     json: Json = False,

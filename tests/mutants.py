@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change one operator of a core module at a time, and see whether a test notices.
 
-    python -m tests.mutants [--count N] [--seed S] [MODULE ...]
+    python -m tests.mutants [--count N] [--seed S] [--processes N] [MODULE ...]
 
 The checkout is not touched: the package is copied, one operator of the copy is changed, and the
 tests of that module run against it. A mutant that no test notices is printed with its line; some
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -157,17 +158,20 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=list(CORE))
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
     asked = parser.parse_args()
     every = [mutant for module in asked.modules for mutant in mutants_of(module)]
     chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
     survivors = 0
-    for i, mutant in enumerate(chosen, start=1):
-        caught = is_caught(mutant, CORE[mutant.module])
-        survivors += not caught
-        verdict = "caught" if caught else "SURVIVES"
-        sys.stdout.write(
-            f"{i}/{len(chosen)} {verdict} {mutant.module}:{mutant.line} {mutant.change[:100]}\n"
-        )
+    with ThreadPoolExecutor(asked.processes) as pool:
+        verdicts = pool.map(lambda mutant: is_caught(mutant, CORE[mutant.module]), chosen)
+        for i, (mutant, caught) in enumerate(zip(chosen, verdicts, strict=True), start=1):
+            survivors += not caught
+            verdict = "caught" if caught else "SURVIVES"
+            sys.stdout.write(
+                f"{i}/{len(chosen)} {verdict} {mutant.module}:{mutant.line} {mutant.change[:100]}\n"
+            )
+            sys.stdout.flush()
     sys.stdout.write(f"{len(chosen) - survivors} of {len(chosen)} caught, {len(every)} possible\n")
     return int(survivors > 0)
 

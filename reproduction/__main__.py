@@ -124,7 +124,7 @@ def cifar(
     results: Annotated[Path, typer.Argument(help="Folder of the results, one file per run.")],
     scratch: Annotated[Path, typer.Option(help="Folder for checkpoints of unfinished runs.")],
     part: Annotated[
-        str, typer.Option(help="ladder-1024, attack, ladder-512, layers, batches, slow or anchor.")
+        str, typer.Option(help="ladder-1024, attack, ladder-512, layers, batches or anchor.")
     ] = "all",
 ) -> None:
     """Train on CIFAR-10 what has no result yet: hours, of which nothing is lost when interrupted.

@@ -50,11 +50,6 @@ SEED: Final = 7
 RUNGS: Final = (0.3, 0.6, 1.25, 2.5, 5.0, 10.0, 20.0, 40.0)
 """Noise multipliers of the ladder."""
 LADDER_SETUPS: Final = tuple(attrs.evolve(setup, n_epochs=20) for setup in SETUPS)
-SLOW_SETUP: Final = attrs.evolve(
-    LADDER_SETUPS[1], peak_learning_rate=LADDER_SETUPS[1].peak_learning_rate / 8
-)
-"""A smaller learning rate, which suits more noise."""
-SLOW_RUNGS: Final = (2.5, 5.0, 10.0, 20.0, 40.0)
 COMPARED_RUNGS: Final = (0.6, 2.5, 10.0)
 """At which layer clipping and batches of a fixed size are compared with the ladder."""
 
@@ -72,7 +67,7 @@ ANCHOR_RUNG: Final = 2.4
 """What the paper's subsampling-aware recipe has at its largest budget, 80, for 20 differing
 records."""
 
-PARTS: Final = ("ladder-1024", "attack", "ladder-512", "layers", "batches", "slow", "anchor")
+PARTS: Final = ("ladder-1024", "attack", "ladder-512", "layers", "batches", "anchor")
 """In the order in which they are trained: what decides most claims first, what takes longest last.
 """
 IMAGES: Final = "reproduction.cifar:random_images"
@@ -276,8 +271,6 @@ def _all_runs() -> Iterator[CifarRun]:
             yield attrs.evolve(wide, part="layers", noise_multiplier=rung, clipping=allocation)
     for rung in COMPARED_RUNGS:
         yield attrs.evolve(wide, part="batches", noise_multiplier=rung, sampling="fixed_size")
-    for rung in SLOW_RUNGS:
-        yield attrs.evolve(wide, part="slow", setup=SLOW_SETUP, noise_multiplier=rung)
     yield attrs.evolve(
         deep,
         part="anchor",

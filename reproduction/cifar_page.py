@@ -104,11 +104,6 @@ multiplier, as the paper does; *least noise* is the allocation with the smallest
 last column draws batches without replacement, as the paper accounts for them, at the same
 multiplier. Source: `app:perlayer:num_example`.
 """
-_SLOW_TEXT: Final = """\
-The paper's learning rates were chosen for its printed noise; noise that costs what is claimed is
-larger. Here is an eighth of the rate, at batch size 1,024. The rate is public and costs nothing, if
-it was not chosen on the private records.
-"""
 
 
 def write_page(results: Path, say: Callable[[str], None]) -> None:
@@ -118,7 +113,7 @@ def write_page(results: Path, say: Callable[[str], None]) -> None:
     attacked = {count: attack_rows(runs, count) for count in BOTH_DIFFERING}
     parts = [_INTRODUCTION, _runs_section(runs), *_ladder_section(runs, read)]
     parts += _attack_section(attacked)
-    parts += [_compared_section(runs), _slow_section(runs), _anchor_section(runs)]
+    parts += [_compared_section(runs), _anchor_section(runs)]
     page = "\n".join(parts)
     write_whole(PAGE, page.encode())
     for picture in PICTURES.glob("*.png"):
@@ -244,21 +239,6 @@ def _compared_section(runs: FinishedRuns) -> str:
     for row in compared_rows(runs):
         cells = " | ".join(_share(row[column]) for column in columns)
         lines.append(f"| {number_in(row, 'noise_multiplier'):g} | {cells} |")
-    return "\n".join(lines) + "\n"
-
-
-def _slow_section(runs: FinishedRuns) -> str:
-    paper = runs.accuracies("ladder-1024")
-    lines = [
-        "## A smaller learning rate\n",
-        _SLOW_TEXT,
-        "| noise multiplier | learning rate 0.14 | 0.0175 |",
-        "|---|---|---|",
-    ]
-    for run, result in runs.of_part("slow"):
-        rung = run.noise_multiplier
-        slow = None if result is None else result.test_accuracy
-        lines.append(f"| {rung:g} | {_share(paper.get(rung))} | {_share(slow)} |")
     return "\n".join(lines) + "\n"
 
 

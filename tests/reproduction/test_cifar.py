@@ -73,7 +73,7 @@ def save(folder, run, result=RESULT):
 class TestPlan:
     def test_the_tier_has_what_the_experiments_need(self):
         runs = planned_runs("all")
-        assert len({run.name for run in runs}) == len(runs) == 40
+        assert len({run.name for run in runs}) == len(runs) == 35
         for size in (512, 1024):
             part = planned_runs(f"ladder-{size}")
             assert {run.noise_multiplier for run in part} == {0.0, *RUNGS}
@@ -238,9 +238,9 @@ def docs(tmp_path, monkeypatch):
 class TestPage:
     def test_before_any_run(self, docs, capsys):
         assert main(["cifar-page", str(docs / "results")]) == 0
-        assert "0 of 40 runs" in capsys.readouterr().out
+        assert "0 of 35 runs" in capsys.readouterr().out
         page = (docs / "cifar.md").read_text(encoding="utf-8")
-        assert page.count("not run yet") > 40
+        assert page.count("not run yet") > 35
         assert ".png" not in page
         for run in planned_runs("all"):
             assert f"`{run.name}`" in page
@@ -251,7 +251,7 @@ class TestPage:
             save(docs / "results", run)
         main(["cifar-page", str(docs / "results")])
         page = (docs / "cifar.md").read_text(encoding="utf-8")
-        assert "6 of 40 runs have finished" in page
+        assert "6 of 35 runs have finished" in page
         assert "| 20 | 60.0% | 90.0% | 10 | 1.2.3 |" in page
         assert (docs / "pictures" / "accuracy.png").exists()
         assert not (docs / "pictures" / "attack.png").exists()
@@ -304,7 +304,7 @@ class TestPage:
     def test_the_committed_page_shows_the_committed_results(self):
         page = cifar_page.PAGE.read_text(encoding="utf-8")
         runs = FinishedRuns.of(cifar_page.RESULTS)
-        assert f"{len(runs.results)} of 40 runs have finished" in page
+        assert f"{len(runs.results)} of 35 runs have finished" in page
         for name, result in runs.results.items():
             (line,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
             assert f"{result.test_accuracy:.1%}" in line

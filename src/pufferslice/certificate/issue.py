@@ -373,8 +373,9 @@ def spent(
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
+    cost = spent_on(evidence, options, std)
     try:
-        return claim.with_bound(spent_on(evidence, options, std))
+        return claim.with_bound(cost)
     except ArgumentError:  # infinite, or every guess
         raise CalibrationError(
             f"noise {std:g} gives no bound like {claim}; ask about another noise, order or delta"

@@ -26,7 +26,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from pufferslice._core.files import MOST_NESTED, check_document
-from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
 
 Document = Mapping[str, Any]
@@ -205,8 +204,11 @@ def _assignment(text: str) -> list[Any]:
         if len(parts) > 1 and table == 0 and set(parsed) == {"value"}:
             return [*parts, parsed["value"]]
         break
+    # A value may hold a password; only its key is shown.
+    name, equals, _ = text.partition("=")
+    which = f" {name!r}" if equals and re.fullmatch(r"[\w.-]+", name) else ""
     raise ArgumentError(
-        f"--set must be section.key=value with the value in TOML, got {given(text)}; write "
+        f"--set{which} must be section.key=value with the value in TOML; write "
         "--set guarantee.epsilon=2, and a string in both kinds of quotes, which the shell needs: "
         "--set 'guarantee.notion=\"joint\"'"
     )

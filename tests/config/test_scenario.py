@@ -413,7 +413,10 @@ QUERY = BASE["query"]
         ({"query": QUERY | {"rate": [{"column": "x", "equal": 1}]}}, "[query] rate[0].equal: is"),
         ({"query": QUERY | {"rate": [{"column": "rich"}]}}, "[query] rate[0]: needs exactly one"),
         ({"query": QUERY | {"model": {"kind": "oracle"}}}, "[query] model.kind: must be"),
-        ({"query": QUERY | {"model": MODEL | {"n_trees": 3}}}, "[query] model: "),
+        (
+            {"query": {"distribution": "groups", "model": MODEL | {"n_trees": 3}}},
+            "[query] model: ",
+        ),
         ({"query": QUERY | {"distribution": "bootstrap"}}, "[bootstrap]: is required"),
         ({"query": QUERY | {"distribution": "worlds"}}, "needs exactly one section"),
         ({"gaussian": {"a": {"mean": [0], "cov": [[1], [1, 2]]}}}, "[gaussian] a.cov: must be"),

@@ -108,9 +108,10 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
         "something of one example to another; this is not covered."
     ),
     "functorch-internals": (
-        "Code of the model or the loss that calls private functions of functorch, or looks into "
-        "the interpreter itself (stack frames, the garbage collector), could see other examples; "
-        "this is not covered."
+        "Code of the model or the loss that calls private functions of functorch, runs compiled "
+        "code outside torch's dispatcher, or looks into the interpreter itself (stack frames, the "
+        "garbage collector), could see other examples; this is not covered. That torch's own "
+        "operators keep the examples of a block apart is assumed."
     ),
     "loop-outside-program": (
         "The training loop was not the program's. What it computed from the records beside the "

@@ -66,6 +66,15 @@ def test_the_known_answer_of_two_differences():
     assert np.trace(covariance(guarded, scenario)) == pytest.approx(36.0, rel=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["fitted", "diagonal"])
+def test_weights_take_nothing_from_the_guard(kind):
+    """Radius 1 and c = 1/2: a variance of 2, also where the secrets agree and noise is unwanted."""
+    scenario = worlds([[0.0, 0.0]], [[0.0, 3.0]])
+    result = fit_shape(scenario, RENYI, guard=1.0, weights=[1_000.0, 1.0], shape=kind)
+    variances = np.diag(covariance(result, scenario))
+    np.testing.assert_allclose(variances, [2.0, 18.0], rtol=1e-3)
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_the_default_guard(target):
     result = fit_shape(POINTS, target)

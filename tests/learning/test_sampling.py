@@ -129,6 +129,15 @@ def log_hypergeometric(n, d, b):
     return lambda k: HP.log(HP.binomial(d, k) * HP.binomial(n - d, b - k) / HP.binomial(n, b))
 
 
+def test_rows_of_several_numbers_of_differing_records():
+    """Also where so many differ that a batch must hold some of them."""
+    design = WithoutReplacement(n_records=10, batch_size=8)
+    numbers = np.array([1, 4, 9, 10])
+    for d, logs in zip(numbers, design.log_probabilities(numbers), strict=True):
+        expected = stats.hypergeom(10, d, 8).pmf(np.arange(len(logs)))
+        np.testing.assert_allclose(np.exp(logs), expected, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("design", "n_differing", "exact"),
     [

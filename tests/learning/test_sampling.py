@@ -331,6 +331,17 @@ class TestDraws:
             batch = draw_batch(Poisson(n_records=10_000, rate=rate), key_of(1))
             assert batch.tolist() == list(range(10_000))
 
+    def test_a_shuffle_by_hand(self):
+        """Each word chooses among the records that are left; the first 30 places are final."""
+        words = np.random.default_rng(4).integers(2**63, size=40, dtype=np.uint64)
+        records, expected = np.arange(50), list(range(50))
+        for place, word in enumerate(words[:30].tolist()):
+            other = place + word % (50 - place)
+            expected[place], expected[other] = expected[other], expected[place]
+        assert shuffle_from(records, 0, words[:10]) == 10
+        assert shuffle_from(records, 10, words[10:30]) == 30
+        assert records.tolist() == expected
+
     def test_words_that_favour_small_indices_are_passed_over(self):
         """2^64 is 1 more than a multiple of 3 and of 5, 6 more than one of 10."""
         batch = np.full(6, -1)

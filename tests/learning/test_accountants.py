@@ -335,6 +335,8 @@ class TestRefusals:
             (4, [math.inf], "noise_multiplier must be"),
             (4, [1e-101], "noise_multiplier must lie between"),
             (4, [1e101], "noise_multiplier must lie between"),
+            (4, [1.0, 1e101], "noise_multiplier must lie between"),
+            (4, [1e-101, 1.0], "noise_multiplier must lie between"),
             (4, [], "noise_multipliers must be a row"),
             (4, 2.0, "noise_multipliers must be a row"),
         ],

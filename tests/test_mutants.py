@@ -14,6 +14,7 @@ def test_every_core_module_has_mutants_that_parse(module):
     tree = ast.parse(text)
     changes = [mutants.mutate(node) for node in dict.fromkeys(mutants.sites(tree))]
     assert len(changes) >= 3
+    assert all((mutants.ROOT / tests).exists() for tests in mutants.CORE[module].split())
     assert all(change.split(" -> ")[0] != change.split(" -> ")[1] for change in changes)
     compile(ast.unparse(tree), module, "exec")
     first = next(mutants.mutants_of(module))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import os
 import sqlite3
 import stat
@@ -266,6 +267,19 @@ def test_a_wrong_name_does_not_look_like_a_ledger_without_releases(
     if empty:
         where.touch()
     last = {"show": ["ab"], "copy": [str(tmp_path / "new")]}.get(command, [])
-    assert run(["ledger", command, str(where), *last]) == 1
+    assert run(["ledger", command, str(where), *last]) == 2
     assert "there is no ledger at" in capsys.readouterr().err
     assert where.exists() == empty
+
+
+def test_a_closed_ledger_says_where_it_went(tmp_path, capsys):
+    old, new = Ledger(tmp_path / "old"), Ledger(tmp_path / "new")
+    assert old.moved_to is None
+    old.intend("scenario", "a" * 64, [])
+    assert old.moved_to is None
+    old.copy_to(new)
+    assert old.moved_to == str(tmp_path / "new")
+    assert run(["ledger", "list", str(tmp_path / "old")]) == 0
+    assert f"Closed: it was copied to {tmp_path / 'new'}" in capsys.readouterr().out
+    assert run(["ledger", "list", str(tmp_path / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["moved_to"] is None

@@ -26,15 +26,19 @@ def show_all(location: Location, json: Json = False) -> None:
     book = Ledger(location)
     book.check_there()
     entries = book.entries()
+    moved_to = book.moved_to
     lines = [f"{entry.certificate}  {entry.state}" for entry in entries]
+    lines = lines or [f"{book.name} has no releases."]
+    lines += [] if moved_to is None else [f"Closed: it was copied to {moved_to}."]
     answer(
         {
             "ledger": book.name,
+            "moved_to": moved_to,
             "releases": [
                 {"certificate": entry.certificate, "state": entry.state} for entry in entries
             ],
         },
-        "\n".join(lines) or f"{book.name} has no releases.",
+        "\n".join(lines),
         json=json,
     )
 

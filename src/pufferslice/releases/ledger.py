@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final, get_ar
 from pufferslice._core.checks import is_a
 from pufferslice._core.files import check_local, parsed_json
 from pufferslice.certificate.composition import added_up
-from pufferslice.errors import AlreadyReleasedError, LedgerError
+from pufferslice.errors import AlreadyReleasedError, ArgumentError, LedgerError
 from pufferslice.releases.storage import NOT_YET, Connection, Event, SqliteFile
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _INTEND: Final = (
     "INSERT INTO releases (certificate, state, composition, spent, total) "
     "VALUES (?, 'intended', ?, ?, ?)"
 )
+_MOVED: Final = "SELECT target FROM moved"
 _AGAIN: Final = (
     "Publish that same release again (the ledger keeps it; on the command line: --again)"
 )
@@ -99,9 +100,16 @@ class Ledger:
     def check_there(self) -> None:
         """Raise unless there is a ledger: a wrong name must not look like one without releases."""
         if not self._storage.is_there():
-            raise LedgerError(
+            raise ArgumentError(
                 f"there is no ledger at {self.name!r}; the first release makes one. Check the name"
             )
+
+    @property
+    def moved_to(self) -> str | None:
+        """The ledger that this one was copied to, which closed it; none if it is open."""
+        if not self._storage.is_there():
+            return None
+        return next((str(target) for (target,) in self._storage.rows(_MOVED)), None)
 
     def entries(self) -> list[Entry]:
         """All releases, oldest first; none if there is no ledger yet."""
@@ -197,7 +205,7 @@ class Ledger:
             )
 
     def _check_open(self, connection: Connection) -> None:
-        if target := connection.execute("SELECT target FROM moved").fetchone():
+        if target := connection.execute(_MOVED).fetchone():
             raise LedgerError(
                 f"ledger {self.name!r} was copied to {target[0]!r} and closed; use that one"
             )
@@ -272,7 +280,7 @@ class Ledger:
         """
 
         def close(connection: Connection) -> tuple[Any, list[Any]]:
-            moved = connection.execute("SELECT target FROM moved").fetchone()
+            moved = connection.execute(_MOVED).fetchone()
             if moved is not None and moved[0] != target.name:
                 raise LedgerError(
                     f"ledger {self.name!r} was copied to {moved[0]!r} before; use that one"

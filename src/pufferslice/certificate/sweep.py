@@ -71,6 +71,9 @@ _LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons to try, as shares of the claimed one."""
 _N_GUESSES: Final = 7
 DELTA: Final = 1e-5
+_ONE_ROW: Final = (
+    "Equal columns have the least noise that hides one row, more than their bounds need."
+)
 _INTERNAL: Final = (
     "Internal; spends nothing. An estimate: far from the claim, noise and guesses may be larger."
 )
@@ -87,6 +90,8 @@ class SweepPoint:
     noise reaches the bound."""
     noise_stds: Floats | None = attrs.field(converter=attrs.converters.optional(locked), eq=same)
     """Of each statistic, in the user's units."""
+    hides_one_row: bool
+    """Whether the noise is the least that hides one row, more than the bound needs."""
     tight_std: float | None
     """By the tight rule; None for claims that are not along slices."""
     closed_form_std: float | None
@@ -187,10 +192,11 @@ class Sweep:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
         ]
-        return "\n".join([f"{self._heading}:", *lines, _INTERNAL])
+        return "\n".join([f"{self._heading}:", *lines, *self._notes, _INTERNAL])
 
     def _repr_html_(self) -> str:
-        return html_of([f"{self._heading}."], self._table(), str(self), internal=True)
+        sentences = [f"{self._heading}.", *self._notes]
+        return html_of(sentences, self._table(), str(self), internal=True)
 
     def __repr__(self) -> str:
         return f"Sweep(claim='{self.claim}', n_bounds={len(self.rows)})"
@@ -199,6 +205,10 @@ class Sweep:
     def _heading(self) -> str:
         what = "shares of right guesses" if isinstance(self.claim, GuessGuarantee) else "epsilons"
         return f"{self.claim} and other {what}"
+
+    @property
+    def _notes(self) -> list[str]:
+        return [_ONE_ROW] if sum(row.hides_one_row for row in self.rows) > 1 else []
 
     def _table(self) -> list[dict[str, str]]:
         """A line for each number, a column for each bound; nothing where there is no number."""
@@ -347,8 +357,9 @@ def sweep_points(
         target = stated.target.with_bound(bound)
         options = attrs.evolve(stated, target=target, noise_std=None)
         noise_std = _noise_or_none(evidence, options)
-        if noise_std is not None:
-            noise_std = max(noise_std, least)
+        hides_one_row = noise_std is not None and noise_std < least
+        if hides_one_row:
+            noise_std = least
         tight_std = closed_form_std = None
         if options.method is not None and options.method.rule == "tight":
             tight_std = noise_std
@@ -369,6 +380,7 @@ def sweep_points(
                 claim=target,
                 noise_std=noise_std,
                 noise_stds=stds,
+                hides_one_row=hides_one_row,
                 tight_std=tight_std,
                 closed_form_std=closed_form_std,
                 unsliced_epsilon=epsilon,

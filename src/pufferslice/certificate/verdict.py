@@ -96,10 +96,12 @@ class Verdict:
     def __str__(self) -> str:
         names = [shown(statistic.name) for statistic in self.statistics]
         width = max(map(len, ["statistic", *names]))
-        head = f"{'statistic':<{width}}  noise std  between secrets  {self.yardstick:>8}"
+        by_size = self.yardstick == "size"
+        last = f"{'size':>8}" if by_size else "error of a constant"
+        head = f"{'statistic':<{width}}  noise std  between secrets  {last}"
         lines = [
             f"{name:<{width}}  {s.noise_std:>9.3g}  {s.difference:>15.3g}  "
-            f"{s.size if self.yardstick == 'size' else s.constant_error:>8.3g}"
+            f"{s.size if by_size else s.constant_error:>{len(last)}.3g}"
             + ("" if s.is_useful else "  noise")
             for name, s in zip(names, self.statistics, strict=True)
         ]

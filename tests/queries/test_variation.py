@@ -106,6 +106,15 @@ def test_a_misspelt_property_gets_a_hint():
         )
 
 
+def test_a_number_with_a_point_gets_the_label_as_a_hint():
+    table = pa.table({"site": ["a", "b"] * 3, "grade": [7, 7, 11, 11, 12, 12]})
+    with pytest.raises(ScenarioError, match="Did you mean '7'"):
+        ps.Scenario.from_groups(table, secret="site", query=summary(rate={"grade": "7.0"}))
+    with pytest.raises(ScenarioError) as told:
+        ps.Scenario.from_groups(table, secret="site", query=summary(rate={"grade": "8.0"}))
+    assert "Did you mean" not in str(told.value)
+
+
 def test_rows_and_models():
     with pytest.raises(ScenarioError, match=r"no row meets .*'hlth = Poor'"):
         ps.Scenario.from_records(TABLE, secret="site", query=columns(["sick"], {"hlth": "Poor"}))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the columns and conditions of a query vary: a constant is a mistake of the user."""
 
+import contextlib
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import quoted
-from pufferslice.data.frames import Frame, floats_of, labels_of
+from pufferslice.data.frames import Frame, floats_of, label_of, labels_of
 from pufferslice.errors import ScenarioError
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box, range_words
@@ -108,6 +109,10 @@ def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
     folded: dict[str, list[str]] = {}
     for frequent in (name for name, n in counts.most_common(_MOST_COMPARED) if n > 1):
         folded.setdefault(frequent.strip().casefold(), []).append(frequent)
-    matches = difflib.get_close_matches(label.strip().casefold(), folded, n=_MOST_SHOWN)
+    wanted = label.strip().casefold()
+    matches = difflib.get_close_matches(wanted, folded, n=_MOST_SHOWN)
+    with contextlib.suppress(ValueError):  # the label of 7.0 is "7"
+        number = label_of(float(wanted))
+        matches = matches or [number] * (number in folded)
     near = [name for match in matches for name in folded[match]][:_MOST_SHOWN]
     return f" Did you mean {' or '.join(map(quoted, near))}?" if near else ""

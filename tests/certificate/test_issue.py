@@ -359,6 +359,11 @@ def test_deltas_between_0_and_1(delta):
         certify_release(POINTS, claim_of("joint").along(AXES), deltas=[1e-5, delta])
 
 
+def test_one_delta_without_a_list():
+    with pytest.raises(ArgumentError, match="deltas must be several numbers"):
+        certify_release(POINTS, claim_of("joint").along(AXES), deltas=1e-5)
+
+
 @pytest.mark.parametrize(
     "deltas", [(1e-5, 1e-5), np.array([1e-5], dtype=np.float32), np.array([1e-5, 1e-3]), ()]
 )
@@ -708,7 +713,10 @@ class TestGrainOfRows:
         )
         assert certificate.noise_std == pytest.approx(max(scenario.row_spans), rel=1e-6)
         assert verify(certificate, scenario=scenario).holds
-        (row,) = what_if(scenario, Guarantee.guess(at_most=0.6), bounds=[0.7]).rows
+        sweep = what_if(scenario, Guarantee.guess(at_most=0.6), bounds=[0.500_001, 0.65, 0.7])
+        assert [row.hides_one_row for row in sweep.rows] == [False, True, True]
+        assert "hides one row" in str(sweep)
+        row = sweep.rows[-1]
         assert (row.noise_stds / self.MEANS.scales >= scenario.row_spans).all()
         correlated = [[1.0, 0.9], [0.9, 1.0]]
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.6), shape=correlated)

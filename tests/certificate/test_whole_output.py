@@ -191,6 +191,13 @@ class TestAccuracy:
         assert finer.spent == pytest.approx(4 * certificate.spent, rel=0.02)
         assert verify(finer, scenario=points()).holds
 
+    def test_an_accuracy_that_costs_nothing_claims_an_epsilon_all_the_same(self):
+        most = Guarantee.epsilon_delta(1.0, 0.5)
+        certificate = certify_release(points(), most, accuracy={"mean(a)": 1e4})
+        assert certificate.spent == 0
+        assert certificate.guarantee.epsilon == pytest.approx(1e-3, rel=0.1)
+        assert verify(certificate, scenario=points()).holds
+
     def test_it_says_what_it_costs_if_that_is_too_much(self):
         with pytest.raises(CalibrationError, match="costs"):
             certify_release(points(), TARGETS[0], accuracy={"mean(a)": 0.01})

@@ -10,8 +10,9 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.checks import check_above, check_at_least, check_between, check_one_of
+from pufferslice._core.checks import check_above, check_at_least, check_between, check_one_of, is_a
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
+from pufferslice._core.text import given
 from pufferslice.calibration.calibrate import (
     LEAST_NOISE,
     Method,
@@ -37,6 +38,9 @@ from pufferslice.sensitivity.tables import DistanceTables, MatchingTables
 
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 
+DEFAULT_DELTAS: Final = (1e-5,)
+"""Of the views of a certificate."""
+
 ORDERS: Final = tuple(
     1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255)
 )
@@ -57,7 +61,6 @@ LARGEST_EPSILON: Final = 1e4
 
 _ROUGH_ENTRIES: Final = 60_000
 """Searches start on tables rounded up to so many entries."""
-
 _MOST_STEPS: Final = 150
 _RELATIVE_WIDTH: Final = 2.0**-44
 _BELOW: Final = 1 - 2.0**-50
@@ -67,6 +70,20 @@ _DELTA_ERROR: Final = 2.0**-49
 
 
 Scope = Literal["sliced average", "sliced joint", "unsliced"]
+
+
+def unique_deltas(deltas: Iterable[float]) -> tuple[float, ...]:
+    """The deltas of views, checked, each once.
+
+    >>> unique_deltas([1e-5, 1e-6, 1e-5])
+    (1e-05, 1e-06)
+    """
+    if not is_a(deltas, Iterable):
+        raise ArgumentError(f"deltas must be several numbers, got {given(deltas)}; use a list")
+    listed = tuple(deltas)
+    for delta in listed:
+        check_between(0, 1, delta=delta)
+    return tuple(dict.fromkeys(float(delta) for delta in listed))
 
 
 @final

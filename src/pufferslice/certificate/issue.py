@@ -15,6 +15,7 @@ from pufferslice._core.search import LARGEST
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS, unique_deltas
 from pufferslice.calibration.fit import FITTED, ShapeKind, fit_shape
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
@@ -60,10 +61,11 @@ from pufferslice.sensitivity.whitening import Shape
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-6
 """What a coordinate without a wanted accuracy counts, of the one that counts most."""
+_LEAST_CLAIM_SHARE: Final = 2.0**-10
+"""What a wanted accuracy claims at least, of the claim that it may cost."""
 _GUARD_ROOM: Final = 1 + 2.0**-29
 _FIRST_RECIPE: Final = Recipe(effort="quick")
 """To learn roughly how much noise there will be."""
-DEFAULT_DELTAS: Final = (1e-5,)
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
 _BLIND: Final = 2.0**-40
@@ -156,9 +158,7 @@ def certify_release(
     confidence = _confidence(
         scenario, profile, target, failure_probability=failure_probability, band=band
     )
-    deltas = tuple(deltas)
-    for delta in deltas:
-        check_between(0, 1, delta=delta)
+    deltas = unique_deltas(deltas)
     earlier = tuple(earlier_releases)
     digests = all(is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier)
     if not digests or len(set(earlier)) != len(earlier):
@@ -182,7 +182,7 @@ def certify_release(
     options = CertificateOptions(
         target=target,
         method=method,
-        deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
+        deltas=deltas,
         generator=noise.name,
         earlier_releases=earlier,
         noise_std=None if noise_std is None else float(noise_std),
@@ -222,7 +222,8 @@ def certify_release(
                 f"this accuracy costs {at_most(cost)}, more than the {target.bound:g} of "
                 f"{target}; accept less accuracy, or claim more"
             )
-        least = float(np.nextafter(cost, np.inf))
+        # An (epsilon, delta) claim may cost nothing, and 0 is no epsilon.
+        least = max(float(np.nextafter(cost, np.inf)), target.bound * _LEAST_CLAIM_SHARE)
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
     is_chosen = options.noise_std is not None
     if guard is not None and not evidence.are_equal:

@@ -15,7 +15,13 @@ import numpy as np
 from pufferslice._core.checks import check_between, check_share, is_a
 from pufferslice._core.search import SAFETY
 from pufferslice._core.text import listed
-from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
+from pufferslice.calibration.epsilon_delta import (
+    DEFAULT_DELTAS,
+    ORDERS,
+    improved_epsilon_joint,
+    paper_epsilon,
+    unique_deltas,
+)
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.limits import BY_PROGRAM, CONDITIONS, LIMITS, RUN_LIMITS, check_limits
@@ -35,8 +41,6 @@ from pufferslice.learning import (
 )
 from pufferslice.learning.accountants import certifies_up_to_delta
 from pufferslice.learning.plan import HYPOTHESES, delta_left
-
-DEFAULT_DELTAS: Final = (1e-5,)
 
 IDEAL_NOISE: Final = (
     "Gaussian, of the plan's size, on the sums of clipped gradients; how it is drawn is not stated "
@@ -74,7 +78,7 @@ def certify_training(
         data=data,
         runs=(plan,),
         noises=(noise,),
-        deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
+        deltas=unique_deltas(deltas),
         implementation_delta=implementation_delta,
         limits=limits,
     )

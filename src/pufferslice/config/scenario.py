@@ -24,9 +24,9 @@ from pufferslice._core.files import read_bytes
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import RULES, Method
+from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
 from pufferslice.calibration.fit import SHAPES
 from pufferslice.calibration.guarantee import RELEASE_NOTIONS, Claim, claim_of
-from pufferslice.certificate.issue import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
     File,

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from pufferslice._core.checks import check_above, check_between, is_a
 from pufferslice._core.files import parsed_json, pretty_json, read_bytes, write_whole
+from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee, Notion
-from pufferslice.certificate.training import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
     File,

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.training import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
 from pufferslice.torch.batches import Batch, Block, joined

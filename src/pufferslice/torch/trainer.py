@@ -18,10 +18,11 @@ from torch.optim import Optimizer
 
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.threads import n_cores
+from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
 from pufferslice.certificate.limits import ISOLATED
-from pufferslice.certificate.training import DEFAULT_DELTAS, certify_training
+from pufferslice.certificate.training import certify_training
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
 from pufferslice.learning.integer_sums import implementation_delta, sum_grid

@@ -34,7 +34,9 @@ def row(
     """Beside a peer the ratio is that of ours to the peer's, unless it is given."""
     if ratio is None and peer is not None:
         ratio = ours / peer
-    return Row(name=name, ours=ours, peer=peer, ratio=ratio, goal=goal, met=met)
+    # A comparison of numpy scalars is not a `bool`.
+    verdict = None if met is None else bool(met)
+    return Row(name=name, ours=ours, peer=peer, ratio=ratio, goal=goal, met=verdict)
 
 
 def at_most(name: str, ours: float, goal: float, peer: float | None = None) -> Row:

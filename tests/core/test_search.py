@@ -31,6 +31,11 @@ class TestSmallestSafe:
         assert cost(found) <= limit
         assert cost(found * (1 - 2 * RELATIVE_WIDTH)) > limit * (1 - 1e-14)
 
+    @pytest.mark.parametrize("answer", [2e-150, 1e-96, 1e96, 0.9e150])
+    def test_answers_near_the_ends_of_the_range_are_found(self, answer):
+        found = smallest_safe(lambda x: answer / x, 1.0, start=1.0)
+        assert found == pytest.approx(answer, rel=1e-12)
+
     @pytest.mark.soundness
     @given(scale=powers, start=powers, limit=st.floats(0.01, 20))
     def test_safe_and_close_where_the_cost_is_exponential(self, scale, start, limit):

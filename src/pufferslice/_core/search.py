@@ -117,22 +117,22 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
     low = high = min(max(start, _SMALLEST * 4), LARGEST / 4)
     factor = 2.0
     while not cost(high) <= limit:
-        low, high = high, high * factor
-        factor *= factor
         if not high < LARGEST:
             raise CalibrationError(
                 f"no noise up to {LARGEST:g} brings the cost down to {limit:g}. Ask for a weaker "
                 "claim, or scale the query"
             )
+        low, high = high, min(high * factor, LARGEST)
+        factor *= factor
     factor = 2.0
     while cost(low) <= limit:
-        high, low = low, low / factor
-        factor *= factor
-        if low < _SMALLEST:
+        if not low > _SMALLEST:
             raise CalibrationError(
                 f"the cost stays below {limit:g} for noise down to {_SMALLEST:g}: nothing to hide. "
                 "Ask for a smaller epsilon, or scale the query"
             )
+        high, low = low, max(low / factor, _SMALLEST)
+        factor *= factor
     return low, high
 
 

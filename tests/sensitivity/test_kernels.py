@@ -126,6 +126,11 @@ def test_the_order_is_numpys_stable_one(row):
     assert_array_equal(row, before)
 
 
+def test_both_zeros_are_equal(rng):
+    values = rng.choice([-0.0, 0.0, 1.0], size=2 * SHORT)
+    assert_array_equal(stable_order(values), np.argsort(values, kind="stable"))
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, SHORT - 1, SHORT, SHORT + 1])
 def test_every_length(rng, length):
     values = rng.normal(size=length)

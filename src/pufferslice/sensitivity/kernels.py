@@ -335,7 +335,8 @@ def stable_order(values: Floats) -> Integers:
     n = len(values)
     if n >= SHORT:
         words, order = np.empty((2, n), dtype=np.uint64), np.empty((2, n), dtype=np.int64)
-        if _order(values.view(np.uint64), words, order):
+        # -0.0 + 0.0 is 0.0: both zeros have the same bits
+        if _order((values + 0.0).view(np.uint64), words, order):
             positions: Integers = order[0]
             return positions
     return np.argsort(values, kind="stable")

@@ -33,6 +33,8 @@ class TestFiniteProfile:
         assert second == pytest.approx(np.eye(5) / 5, abs=0.01)
 
     def test_the_line_has_one_slice(self):
+        with pytest.raises(ArgumentError, match="n_directions must be at most"):
+            FiniteProfile.uniform(dim=2, n_directions=2**31, seed=3)
         profile = FiniteProfile.uniform(dim=1, n_directions=7, seed=3)
         assert profile.directions.tolist() == [[1.0]]
         assert profile.weights.tolist() == [1.0]

@@ -199,6 +199,9 @@ class WholeSphere:
         return digest(b"whole sphere", np.array([self.dim], dtype=">i8").tobytes())
 
 
+_MOST_NUMBERS: Final = 2**28
+"""In the directions of a profile: 2 GiB."""
+
 WHOLE_SPHERE: Final = "whole_sphere"
 """The kind of `WholeSphere` in files and statements."""
 Profile = FiniteProfile | SampledSphere
@@ -235,6 +238,10 @@ def project(directions: Floats, outputs: Floats) -> Floats:
 
 
 def _draw_unit_rows(n_rows: int, dim: int, rng: np.random.Generator) -> Floats:
+    if n_rows * dim > _MOST_NUMBERS:
+        raise ArgumentError(
+            f"n_directions must be at most {_MOST_NUMBERS // dim} in {dim} dimensions, got {n_rows}"
+        )
     rows = rng.standard_normal((n_rows, dim))
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 

@@ -180,6 +180,14 @@ class TestAgainstQuadrature:
         assert ours / (1 + RELATIVE_ERROR) == pytest.approx(summed(*case, step=step), rel=1e-12)
 
 
+def test_an_order_of_which_floats_keep_nothing_costs_infinitely_much_or_enough():
+    """Of one record: at least the cost of its own component beside the sum of all others."""
+    order, rate = 2.0**63, 0.1
+    for multiplier in (1.0, 1e6, 1e9):
+        least = order / (2 * multiplier**2) + math.log(rate)
+        assert amplified_divergence(order, multiplier, rate, 1) >= least
+
+
 class TestTheSum:
     def test_many_multipliers_at_once_are_as_good_as_one(self, rng):
         z = np.exp(rng.uniform(np.log(0.3), np.log(1e4), 300))

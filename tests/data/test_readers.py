@@ -281,6 +281,13 @@ class TestParquetPieces:
         with pytest.raises(TableError, match="damaged Parquet file"):
             rows_of(path)
 
+    def test_a_name_that_is_no_text_is_damage(self, tmp_path):
+        path = tmp_path / "people.parquet"
+        pq.write_table(pa.table({"name": ["a"], "age": [1]}), path, store_schema=False)
+        path.write_bytes(path.read_bytes().replace(b"name", b"\x8dame"))
+        with pytest.raises(TableError, match="damaged Parquet file"):
+            rows_of(path)
+
 
 class TestCsvPieces:
     def test_batches_hold_all_rows_in_order(self, tmp_path, small_batches):

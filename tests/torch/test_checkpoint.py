@@ -21,7 +21,7 @@ from torch import nn
 
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch import Trainer
-from pufferslice.torch.checkpoint import VERSION, Checkpoint
+from pufferslice.torch.checkpoint import VERSION, Checkpoint, _content_digest
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,17 @@ def test_edited_checkpoints_are_refused(saved, tmp_path, entries, match):
     torch.save({**content, **entries}, folder / "checkpoint.pt")
     with pytest.raises(TrainingError, match=match):
         attempt(folder)
+
+
+def test_a_missing_part_is_damage(saved):
+    """Also if the digest is that of what is left."""
+    content = torch.load(saved / "checkpoint.pt", weights_only=True)
+    del content["optimizer"], content["digest"]
+    content["digest"] = _content_digest(content)
+    file = io.BytesIO()
+    torch.save(content, file)
+    with pytest.raises(TrainingError, match="damaged"):
+        Checkpoint.from_bytes(file.getvalue(), "it")
 
 
 def test_other_files_are_refused(saved, tmp_path):

@@ -222,7 +222,7 @@ def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.
                 yield parquet
         except StorageError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             kind = type(error).__name__
             raise TableError(
                 f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"

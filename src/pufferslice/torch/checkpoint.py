@@ -87,7 +87,10 @@ class Checkpoint:
         if content.pop("digest", None) != _content_digest(content):
             raise _damaged(where)
         names = [field.name for field in attrs.fields(cls) if field.name != "states"]
-        states = {name: content[name] for name in ("model", "optimizer", "scheduler")}
+        parts = ("model", "optimizer", "scheduler")
+        if not content.keys() >= {*names, *parts}:
+            raise _damaged(where)
+        states = {name: content[name] for name in parts}
         return cls(**{name: content[name] for name in names}, states=states)
 
 

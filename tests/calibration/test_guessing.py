@@ -184,6 +184,27 @@ def test_a_negative_variation_is_refused():
         released_variation(0.1, -1.0)
 
 
+def test_the_hardest_pair_of_gaussians_decides():
+    shifts, covs = [0.5, 2.0], np.array([[[[1.0]], [[1.0]]]])
+    both = GaussianPairs(
+        means=np.array([[[shift], [0.0]] for shift in shifts]), covs=np.repeat(covs, 2, axis=0)
+    )
+    truth = 2 * float(ndtr(2.0 / math.sqrt(1 + 4.0) / 2)) - 1
+    assert full_variation(Full(dim=1, differences=both), 2.0) == pytest.approx(truth, rel=1e-6)
+
+
+def test_nearly_equal_spreads_are_bounded_closely():
+    """Pinsker: the root of half of the divergence, here (x - ln(1 + x)) / 2 with x = 0.01 / 5."""
+    covs = np.array([[[[1.0]], [[1.01]]]])
+    pairs = GaussianPairs(means=np.zeros((1, 2, 1)), covs=covs)
+    found = full_variation(Full(dim=1, differences=pairs), 2.0)
+    x = 0.01 / 5
+    assert found == pytest.approx(math.sqrt((x - math.log1p(x)) / 4), rel=0.01)
+    apart = attrs.evolve(pairs, means=np.array([[[3.0], [0.0]]]))
+    shift = 2 * float(ndtr(3.0 / math.sqrt(5.01) / 2)) - 1
+    assert shift <= full_variation(Full(dim=1, differences=apart), 2.0) <= shift + found + 1e-3
+
+
 def test_the_hardest_pair_decides():
     near, far = coupled([1.0], [1]), coupled([3.0], [1])
     both = MatchingTables(

@@ -253,6 +253,10 @@ class TestOneRound:
         # Standard error of a variance from 200 000 draws: 0.32 percent.
         assert draws.var() == pytest.approx(8.16, rel=0.02)
 
+    def test_no_variance_may_be_zero(self):
+        with pytest.raises(ArgumentError, match="smallest_variance"):
+            round_costs(4, [0.5, 9.0], [2.0, 0.0])
+
     def test_costs_by_hand(self):
         """4 * 0.5 / (2 * 2) and 4 * 9 / (2 * 6); mean 1.75, joint below, largest 3."""
         case = (4, [0.5, 9.0], [2.0, 6.0])

@@ -51,6 +51,10 @@ class TestGaussianDivergence:
         ]
         assert float(value) == pytest.approx(float(integral(order, *density)), rel=1e-12)
 
+    def test_noise_widens_both(self):
+        noisy = gaussian_divergence(4, normal(1, 0.25), normal(0, 1.5), 0.75)
+        assert float(noisy) == pytest.approx(0.575326899272877, rel=1e-14)
+
     def test_infinite_where_the_mixed_variance_is_not_positive(self):
         assert gaussian_divergence(2, normal(0, 2), normal(0, 1)) == math.inf
         assert gaussian_divergence(2, normal(0, 2.1), normal(0, 1)) == math.inf

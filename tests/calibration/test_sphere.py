@@ -64,7 +64,8 @@ def test_the_moment_is_rounded_up_and_close(dim, x):
     truth = log_moment(x, dim)
     bound = sphere._log_moment(x, dim)
     assert mpmath.mpf(bound) >= truth * (1 - mpmath.mpf(10) ** -15)
-    assert bound <= float(truth) * (1 + 1e-9)
+    # What the series leaves out is bounded by its last term, of a moment next to 1.
+    assert bound <= float(truth) * (1 + 2e-8)
     assert bound <= x
 
 

@@ -296,7 +296,7 @@ class Train(Command):
         assert whole_certificate(folder / "run" / "certificate.json") is not None
         assert not (folder / "run" / "run.key").exists()
         hidden = [path.name for path in (folder / "run").iterdir() if path.name.startswith(".")]
-        assert not hidden
+        assert hidden == []
 
     def _weights(self, folder: Path) -> dict[str, np.ndarray]:
         import torch

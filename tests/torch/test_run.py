@@ -256,7 +256,11 @@ def test_a_finished_run_can_be_loaded_but_not_trained(tmp_path, n_steps):
         trainer.save()
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["checkpoint.pt", "old.pt", "run.ledger"]
+    # What a process leaves that is killed while it removes them.
+    (tmp_path / "run.key").write_bytes(bytes(100))
+    (tmp_path / f".room.{'0' * 16}").touch()
     later, loaded = trainer_of(model=model_of(3), folder=tmp_path)
+    assert not [*tmp_path.glob("run.key"), *tmp_path.glob(".*")]
     assert later.needs_resume
     with pytest.raises(TrainingError, match="key is destroyed"):
         later.resume(tmp_path / "old.pt")

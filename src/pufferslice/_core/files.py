@@ -42,6 +42,8 @@ LIMITS: Final[Mapping[Kind, int]] = MappingProxyType(
 )
 """Most bytes of a file that is read into memory; tables of data have no such limit."""
 
+PROBE: Final = "room"
+"""A file that is written to see whether there is room."""
 ROOM: Final = 2**20
 """Bytes that a disk must take before a long computation begins to write there."""
 
@@ -188,7 +190,7 @@ def check_new(path: str | os.PathLike[str]) -> None:
 
 def check_room(folder: str | os.PathLike[str]) -> None:
     """The disk takes a file of `ROOM` bytes in this folder; it is written and removed again."""
-    probe = _name_beside(Path(folder) / "room")
+    probe = _name_beside(Path(folder) / PROBE)
     try:
         _fill(probe, bytes(ROOM), CONFIDENTIAL)
     except OSError as error:

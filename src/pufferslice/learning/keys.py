@@ -82,6 +82,12 @@ class RunKey:
             )
         return cls._of(bytes.fromhex(match[1].decode()), Path(path))
 
+    @staticmethod
+    def is_erased(path: str | os.PathLike[str]) -> bool:
+        """Whether `destroy` has overwritten the file, and was killed before it removed it."""
+        content = read_bytes(path, "key")
+        return bool(content) and not any(content)
+
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """The key from `to_bytes` in another process of the same run; in memory only."""

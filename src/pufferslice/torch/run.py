@@ -14,6 +14,7 @@ from typing import Final, final
 from pufferslice._core.arrays import Integers
 from pufferslice._core.files import (
     CONFIDENTIAL,
+    PROBE,
     check_room,
     digest,
     prepare_database,
@@ -45,7 +46,7 @@ class RunFolder:
         self._key_path: Final = self._folder / "run.key"
         self.ledger: Final = RunLedger(self._folder / "run.ledger")
         weakref.finalize(self, self.ledger.close)
-        for path in (self._checkpoint, self._key_path):
+        for path in (self._checkpoint, self._key_path, self._folder / PROBE):
             remove_unfinished(path)
         self.key: Final = self._opened_key()
         """None or destroyed if the run is finished."""
@@ -61,6 +62,9 @@ class RunFolder:
         ledger = self.ledger.path
         if self._key_path.exists():
             if ledger.exists():
+                if RunKey.is_erased(self._key_path):  # killed before the file was removed
+                    self._key_path.unlink()
+                    return None
                 return RunKey.read(self._key_path)
             raise TrainingError(
                 f"{str(self._folder)!r} has a run key and no run ledger, so the steps taken are "

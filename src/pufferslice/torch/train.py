@@ -28,6 +28,7 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.files import (
     CONFIDENTIAL,
     OPEN,
+    PROBE,
     check_room,
     make_folder,
     parsed_json,
@@ -519,7 +520,7 @@ class _Logs:
 def _check_folder(request: TrainingRequest) -> None:
     """Raise unless the folder is free or holds an unfinished run of the same request."""
     folder = request.output.folder
-    for name in (RECORD, PUBLIC, INTERNAL, MODEL, CERTIFICATE):
+    for name in (RECORD, PUBLIC, INTERNAL, MODEL, CERTIFICATE, PROBE):
         remove_unfinished(folder / name)
     if (folder / CERTIFICATE).exists():
         raise TrainingError(

@@ -27,7 +27,10 @@ CORE: Final = {
     "sensitivity/renyi.py": "tests/sensitivity/test_renyi.py tests/calibration",
     "sensitivity/tables.py": "tests/sensitivity/test_tables.py tests/sensitivity/test_exact.py",
     "sensitivity/exact.py": "tests/sensitivity/test_exact.py",
-    "sensitivity/gaussian.py": "tests/sensitivity/test_gaussian.py",
+    "sensitivity/gaussian.py": (
+        "tests/sensitivity/test_gaussian.py tests/sensitivity/test_mixtures.py "
+        "tests/calibration/test_guessing.py tests/calibration/test_unsliced.py"
+    ),
     "sensitivity/concentration.py": "tests/sensitivity/test_concentration.py",
     "sensitivity/couplings.py": "tests/sensitivity/test_couplings.py",
     "sensitivity/whitening.py": "tests/sensitivity/test_whitening.py",

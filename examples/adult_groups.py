@@ -22,7 +22,7 @@ def main() -> None:
     target = ps.Guarantee.unsliced(order=4, epsilon=1.0)  # about the whole output
 
     # Noise that is fitted to the secret (the default), compared with isotropic noise.
-    wasteful = ps.certify_release(scenario, target, shape="isotropic")
+    isotropic = ps.certify_release(scenario, target, shape="isotropic")
     certificate = ps.certify_release(scenario, target)
     certificate.save(folder / "certificate.json")
 
@@ -32,9 +32,10 @@ def main() -> None:
 
     profile = ps.FiniteProfile.uniform(dim=query.dim, n_directions=200, seed=7)
     sliced = ps.certify_release(scenario, ps.Guarantee.joint(order=4, epsilon=1.0, profile=profile))
-    print(f"\nNoise of one size needs {variance(wasteful) / variance(certificate):.2f} times this")
-    print(f"variance in total, and {sliced.guarantee}, which is only about slices,")
-    print(f"{variance(sliced) / variance(certificate):.2f} times.")
+    whole, along = (variance(other) / variance(certificate) for other in (isotropic, sliced))
+    print("\nTotal variance of other noise, compared with this release:")
+    print(f"  isotropic noise, for the same claim: {whole:.2f} times")
+    print(f"  {sliced.guarantee}, which is only about slices: {along:.2f} times")
     print(f"\n{ps.verify(ps.Certificate.load(folder / 'certificate.json'))}")
     print(f"\nWritten to {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 

@@ -16,7 +16,7 @@ import pufferslice as ps
 
 
 def main() -> None:
-    """Declare, certify, release; then look at the noise with the eyes of a reader."""
+    """Declare, certify, release; then compare the noise with the spread of each column."""
     study = load_breast_cancer()
     names = [name for name in study.feature_names if name.startswith("mean ")]
     columns = {name: study.data[:, list(study.feature_names).index(name)] for name in names}

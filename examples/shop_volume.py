@@ -14,7 +14,7 @@ import pufferslice as ps
 
 
 def main() -> None:
-    """Declare, certify, release; then look at the noise with the eyes of a reader."""
+    """Declare, certify, release; then compare the noise with the spread of each column."""
     rng = np.random.default_rng(4)
     n = 20_000
     items = rng.poisson(6, n) + 1

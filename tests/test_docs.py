@@ -55,13 +55,8 @@ NOT_RUN = {
     ): "the reader's own training, with their own records",
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
     ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
-    ("templates.md", "text"): "tests/test_examples.py runs the script",
     ("extending.md", "toml"): "needs the example package; tests/plugins installs it",
     ("files.md", "text"): "the list of commands, compared with them below",
-    (
-        "training-loops.md",
-        "{ .python .no-run }",
-    ): "tests/torch/test_lightning.py runs the loop; no TensorBoard is installed",
     (
         "one-release.md",
         "{ .sh .no-run }",
@@ -71,6 +66,11 @@ NOT_RUN = {
         "scale.md",
         "{ .python .no-run }",
     ): "needs a cluster; tests/sensitivity/test_cluster.py runs local ones",
+    ("templates.md", "text"): "tests/test_examples.py runs the script",
+    (
+        "training-loops.md",
+        "{ .python .no-run }",
+    ): "tests/torch/test_lightning.py runs the loop; no TensorBoard is installed",
 }
 INDENTED = {
     "testing.md": "runs for hours; the modules exist, and the tests run small samples of each",

@@ -498,9 +498,11 @@ def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:
     first = np.full(n_codes, -1, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     used = np.flatnonzero(first >= 0)
+    # Values that differ may have one label, as 0.0 and -0.0 do.
+    labels, positions = np.unique(rule.labels(frame[first[used]]), return_inverse=True)
     renumbered = np.full(n_codes, -1, dtype=np.int64)
-    renumbered[used] = np.arange(len(used))
-    return rule.labels(frame[first[used]]).tolist(), renumbered[codes]
+    renumbered[used] = positions
+    return labels.tolist(), renumbered[codes]
 
 
 def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:

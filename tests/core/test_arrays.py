@@ -44,14 +44,18 @@ class TestLocked:
 
 def test_floats_that_are_not_whole_are_no_integers():
     """Nothing is rounded in silence."""
-    for values in ([1.5], [math.nan], [math.inf], [2.0**70]):
+    for values in ([1.5], [math.nan], [math.inf], [2.0**70], np.array([2**63], dtype=np.uint64)):
         with pytest.raises(ArgumentError):
             locked_integers(values)
 
 
-def test_complex_numbers_are_not_made_real_in_silence():
+@pytest.mark.parametrize("lock", [locked, locked_integers])
+@pytest.mark.parametrize(
+    "values", [[1 + 2j], np.array([1 + 2j]), np.array(["2026-11-18"], dtype="M8[D]")]
+)
+def test_complex_numbers_and_dates_are_not_made_real_in_silence(lock, values):
     with pytest.raises(ArgumentError):
-        locked([1 + 2j])
+        lock(values)
 
 
 def test_equality_of_fields_is_by_value():

@@ -115,8 +115,11 @@ class DistanceTables:
         falls = np.diff(self.gaps, append=0.0) < 0
         falls[self.starts[1:] - 1] = True
         sums = np.add.reduceat(self.counts, self.starts[:-1])
-        complete = np.array_equal(sums, np.tile(self.totals, self.n_slices))
-        if not (falls.all() and complete and self.counts.min() >= 1 and self.gaps.min() >= 0):
+        wanted = np.tile(self.totals, self.n_slices)
+        # Else counts whose sum wraps around could pass for a small total.
+        no_wrap = (self.counts <= np.repeat(wanted, steps)).all()
+        complete = np.array_equal(sums, wanted) and no_wrap and self.counts.min() >= 1
+        if not (falls.all() and complete and self.gaps.min() >= 0):
             raise ArgumentError(
                 "gap tables must fall within a row, and their masses must sum to 1; make them "
                 "with gap_tables"

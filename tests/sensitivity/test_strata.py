@@ -44,13 +44,11 @@ from pufferslice.sensitivity.sensitivity import full_sensitivity
 from pufferslice.sensitivity.strata import (
     ORDER_KEY,
     Cut,
-    Stratum,
-    check_spillable,
+    cuts_of,
     ordered_places,
     rounded_masses,
     strata_count,
     strata_tables,
-    stratum_distribution,
 )
 from pufferslice.sensitivity.whitening import Shape
 
@@ -653,12 +651,7 @@ class TestStorage:
 
     def test_too_many_rows_to_count(self):
         with pytest.raises(ScenarioError, match="rows"):
-            check_spillable(SimpleNamespace(n_rows={"a": 2**31}))
-
-    def test_strata_that_are_not_rows(self):
-        stratum = Stratum(np.array([[np.nan, 0.0]]), np.array([1]))
-        with pytest.raises(StorageError, match="finite"):
-            stratum_distribution(stratum, None, np.zeros(2))
+            cuts_of(SimpleNamespace(n_rows={"a": 2**31}), 1_000)
 
 
 @pytest.mark.soundness

@@ -4,7 +4,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
@@ -142,6 +142,14 @@ class CountedRows(NamedTuple):
             moved = codes[limits.outside(raw).any(axis=1)]
             n_clipped = np.bincount(moved, minlength=len(secrets)).astype(np.int64)
         return cls(outputs, secrets, codes, n_dropped, n_clipped, ends)
+
+    def by_secret(self) -> Iterator[tuple[str, Floats]]:
+        """The outputs of each secret, in their order."""
+        if len(self.codes):
+            order = grouped(self.codes, len(self.secrets))
+            ends = np.cumsum(np.bincount(self.codes, minlength=len(self.secrets)))
+            for secret, rows in zip(self.secrets, np.split(order, ends[:-1]), strict=True):
+                yield secret, self.outputs[rows]
 
 
 class Tally:

@@ -61,11 +61,9 @@ from pufferslice.sensitivity.profiles import Profile
 from pufferslice.sensitivity.strata import (
     MOST_ROWS,
     Announce,
-    Spill,
     SpilledStrata,
     SpillFolder,
-    check_spillable,
-    spilled_before,
+    spilled,
     unannounced,
 )
 
@@ -307,34 +305,26 @@ def spill_files(
     the first one finished, and starts again otherwise.
     `announce` gets the bytes that will be written; `most_rows` are those of a stratum.
     """
-    check_spillable(histograms)
     pieces = pieces_of(data_files(path), scan.columns)
-    rows = f"{most_rows} {sorted(histograms.n_rows.items())}"
+    cuts = f"{most_rows} {sorted(histograms.n_rows.items())}"
 
     def identity() -> dict[str, str]:
         """Of rows that a later process may take up."""
         if folder is None:
             return {}
-        return {**scan.parts(), "data": _data_digest(pieces), "rows": digest(rows.encode())}
+        return {**scan.parts(), "data": _data_digest(pieces), "rows": digest(cuts.encode())}
 
-    place = SpillFolder(folder)
-    try:
-        before = spilled_before(place, identity(), histograms, most_rows)
-        if before is not None:
-            return before
-        total = sum(histograms.n_rows.values()) + histograms.n_dropped
-        with (
-            Spill(histograms, place, most_rows=most_rows, announce=announce) as spill,
-            contextlib.closing(_prepared_ahead(scan, pieces, START)) as ready,
-        ):
-            for counted_rows, reached in ready:
-                spill.add_rows(counted_rows)
-                progress(reached.n_rows, total)
-            # The digest of the files as they are now: of changed ones nothing is taken up later.
-            return spill.finished(identity())
-    except BaseException:
-        place.close()
-        raise
+    total = sum(histograms.n_rows.values()) + histograms.n_dropped
+    with contextlib.closing(_prepared_ahead(scan, pieces, START)) as ready:
+        return spilled(
+            ((rows, reached.n_rows) for rows, reached in ready),
+            histograms,
+            SpillFolder(folder),
+            identity,
+            most_rows=most_rows,
+            announce=announce,
+            progress=lambda done: progress(done, total),
+        )
 
 
 def spill_tables(
@@ -347,20 +337,24 @@ def spill_tables(
     progress: Progress = silent,
 ) -> dict[str, SpilledStrata]:
     """As `spill_files`, for the tables of `scan_tables`, given again in the same order."""
-    check_spillable(histograms)
     total = sum(histograms.n_rows.values())
-    place, n_rows = SpillFolder(None), 0
-    try:
-        with Spill(histograms, place, most_rows=most_rows, announce=announce) as spill:
-            for table in tables:
-                counted_rows = scan.rows(table)
-                spill.add_rows(counted_rows)
-                n_rows += len(counted_rows.codes)
-                progress(n_rows, total)
-            return spill.finished(scan.parts())
-    except BaseException:
-        place.close()
-        raise
+
+    def ready() -> Iterator[tuple[CountedRows, int]]:
+        n_rows = 0
+        for table in tables:
+            rows = scan.rows(table)
+            n_rows += len(rows.codes)
+            yield rows, n_rows
+
+    return spilled(
+        ready(),
+        histograms,
+        SpillFolder(None),
+        scan.parts,
+        most_rows=most_rows,
+        announce=announce,
+        progress=lambda done: progress(done, total),
+    )
 
 
 def scan_outputs(

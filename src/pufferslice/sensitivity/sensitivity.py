@@ -45,7 +45,7 @@ from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tab
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs, coupled_components
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
-from pufferslice.sensitivity.strata import strata_tables
+from pufferslice.sensitivity.strata import KeptStrata, strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
@@ -464,7 +464,7 @@ def _binned_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Fu
     if dim == 1:
         tables = binned_tables(binned, compared.pairs, grid.directions, compared.progress)
         return Full(dim=1, differences=MatchingTables.of_gaps(tables))
-    strata = [distribution.strata for distribution in binned if distribution.strata is not None]
+    strata = [each.strata for each in binned if isinstance(each.strata, KeptStrata)]
     if len(strata) == len(binned):
         center = compared.scenario.query.center
         coupled = strata_tables(

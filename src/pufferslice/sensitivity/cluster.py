@@ -124,10 +124,8 @@ def scan_cluster_files(
     """
     pieces = pieces_of(data_files(path), scan.columns)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
-    counted_before, position = (None, START) if saved is None else saved.load()
     tally = Tally(scan.grid, 1)
-    if counted_before is not None:
-        tally.add_histograms(counted_before)
+    position = START if saved is None else saved.resumed(tally)
     numbers = {piece: i for i, piece in enumerate(pieces)}
     left = [p for p in pieces[position.n_pieces :] if numbers[p] not in position.ahead]
     n_rows = sum(piece.n_rows for piece in pieces)

@@ -29,12 +29,13 @@ from pufferslice.sensitivity.coupling_kernels import (
     corner,
     improve,
     pair_squares,
+    piece_distances,
     piece_squares,
     random_directions,
     to_costs,
     transport,
 )
-from pufferslice.sensitivity.kernels import project, row_distances, stable_order
+from pufferslice.sensitivity.kernels import project, stable_order
 from pufferslice.sensitivity.renyi import row_deltas
 from pufferslice.sensitivity.tables import (
     MOST_ENTRIES,
@@ -156,8 +157,7 @@ def coupling_tables(
         best = instance.best(recipe)[:slots]
         for pieces in best:
             if id(pieces) not in rows:
-                distances = np.empty(len(pieces.masses))
-                row_distances(*instance.ends(pieces), distances)
+                distances = instance.distances(pieces)
                 rows[id(pieces)] = rounder.row(distances, pieces.masses)
         return [rows[id(pieces)] for pieces in best]
 
@@ -252,6 +252,10 @@ class _Instance(NamedTuple):
         """Squared distances and masses as shares."""
         points = self.first.points, self.second.points
         return piece_squares(*points, pieces.first, pieces.second), pieces.masses / self.total
+
+    def distances(self, pieces: Pieces) -> Floats:
+        points = self.first.points, self.second.points
+        return piece_distances(*points, pieces.first, pieces.second)
 
 
 def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:

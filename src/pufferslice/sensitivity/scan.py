@@ -245,10 +245,8 @@ def scan_files(
     """
     pieces = pieces_of(data_files(path), scan.columns)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
-    counted_before, position = (None, START) if saved is None else saved.load()
     tally = Tally(scan.grid)
-    if counted_before is not None:
-        tally.add_histograms(counted_before)
+    position = START if saved is None else saved.resumed(tally)
     total = sum(piece.n_rows for piece in pieces)
     with contextlib.closing(_prepared_ahead(scan, pieces, position)) as ready:
         for rows, reached in ready:
@@ -555,11 +553,14 @@ class Checkpoint:
         }
         self._saved_at = time.monotonic()
 
-    def load(self) -> tuple[Histograms | None, Position]:
-        """The last saved state; the start if there is no file. That of another scan is refused."""
+    def resumed(self, tally: Tally) -> Position:
+        """Where the last save was; what was counted before it is added to the tally.
+
+        The start if there is no file. A file of another scan is refused.
+        """
         if not self._path.exists():
             check_room(self._path.parent)
-            return None, START
+            return START
         head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
         facts = self._facts(head, body) if separator else None
         if facts is None:
@@ -573,7 +574,8 @@ class Checkpoint:
                 f"the checkpoint {str(self._path)!r} was made with another {' and '.join(other)}; "
                 "its counts do not belong here. Name another file, or remove it"
             )
-        return Histograms.from_bytes(body), Position(*facts["position"])
+        tally.add_histograms(Histograms.from_bytes(body))
+        return Position(*facts["position"])
 
     def save(self, histograms: Histograms, position: Position) -> None:
         """Replace the saved state by this one."""
@@ -594,19 +596,18 @@ class Checkpoint:
         """Whether the last save was long ago."""
         return time.monotonic() - self._saved_at >= SECONDS_BETWEEN
 
-    def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
+    @staticmethod
+    def _facts(head: bytes, body: bytes) -> dict[str, Any] | None:
+        """What the head of a file says; None if it is not one that was saved with this body."""
         try:
-            facts: Any = parsed_json(head)
-        except ValueError:
+            facts: dict[str, Any] = parsed_json(head)
+            identity, position = facts["identity"], facts["position"]
+            is_known = (facts["format"], facts["version"]) == (FORMAT, VERSION)
+            is_whole = facts["state"] == _state_digest(identity, position, body)
+        except (ValueError, LookupError, TypeError):
             return None
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            return None
-        identity, position = facts.get("identity"), facts.get("position")
-        if not isinstance(identity, dict) or not isinstance(position, list):
-            return None
-        if facts.get("version") != VERSION:
-            return None
-        return facts if facts.get("state") == _state_digest(identity, position, body) else None
+        is_typed = isinstance(identity, dict) and isinstance(position, list)
+        return facts if is_known and is_whole and is_typed else None
 
 
 def _state_digest(identity: object, position: Sequence[object], body: bytes) -> str:

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, TypeVar, final
+from typing import Final, Literal, NamedTuple, TypeVar, final, get_args
 
 import attrs
 import numpy as np
@@ -43,7 +43,7 @@ from pufferslice.sensitivity.concentration import (
 )
 from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tables
 from pufferslice.sensitivity.exact import gap_tables
-from pufferslice.sensitivity.gaussian import GaussianPairs, coupled_components
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
 from pufferslice.sensitivity.strata import KeptStrata, strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
@@ -51,7 +51,7 @@ from pufferslice.sensitivity.whitening import Shape
 
 Tails = Literal["at_range", "in_delta"]
 
-TAILS: Final = ("at_range", "in_delta")
+TAILS: Final[tuple[Tails, ...]] = get_args(Tails)
 """Where a band has no samples left: gaps count at the public range, or the mass is in delta."""
 
 
@@ -105,7 +105,7 @@ class Confidence:
 
 
 Envelope = Literal["transport", "worst_gap", "exact"]
-ENVELOPES: Final = ("transport", "worst_gap", "exact")
+ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
 
 
 @final
@@ -367,35 +367,16 @@ class _Compared(NamedTuple):
     progress: Progress
 
     def gaussian_pairs(self, shape: Shape | None) -> GaussianPairs:
-        scales = self.scenario.query.scales
-        pieces: list[tuple[GaussianDistribution, GaussianDistribution]] = []
-        counts: list[int] = []
-        owners: list[int] = []
-        for instance, (prior, pair) in enumerate(self.scenario.instances):
-            first, second = prior.declared[pair.first], prior.declared[pair.second]
-            if isinstance(first, GaussianDistribution) and isinstance(second, GaussianDistribution):
-                coupled = [(first, second, 1)]
-            else:
-                coupled = coupled_components(_mixture(first), _mixture(second), scales)
-            pieces += [(one, other) for one, other, _ in coupled]
-            counts += [count for *_, count in coupled]
-            owners += [instance] * len(coupled)
-        return GaussianPairs.of(pieces, scales, shape, owners=owners, counts=counts)
+        declared = [
+            (prior.declared[pair.first], prior.declared[pair.second])
+            for prior, pair in self.scenario.instances
+        ]
+        return GaussianPairs.of(declared, self.scenario.query.scales, shape)
 
     def in_range(self, diameter: float, shape: Shape | None) -> Full:
         """Where only a range bounds the whole output."""
         tables = range_tables(diameter, len(self.pairs))
         return Full(dim=self.scenario.dim, differences=tables, from_range=True, shape=shape)
-
-
-def _mixture(distribution: Distribution) -> GaussianMixture:
-    if isinstance(distribution, GaussianDistribution):
-        return GaussianMixture.weighted([distribution], [1.0])
-    if not isinstance(distribution, GaussianMixture):
-        raise ScenarioError(
-            f"a Gaussian cannot be compared with a {distribution.kind} distribution"
-        )
-    return distribution
 
 
 def _exact_slices(

@@ -80,7 +80,7 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
                 for member in archive.infolist()
             }
     except DAMAGED as error:
-        raise ValueError(f"no numpy archive, or a damaged one: {type(error).__name__}") from error
+        raise ValueError(f"not a numpy archive, or damaged: {type(error).__name__}") from error
 
 
 def array_in(content: bytes) -> npt.NDArray[Any]:
@@ -88,7 +88,7 @@ def array_in(content: bytes) -> npt.NDArray[Any]:
     try:
         return _array(content)
     except DAMAGED as error:
-        raise ValueError(f"no numpy array, or a damaged one: {type(error).__name__}") from error
+        raise ValueError(f"not a numpy array, or damaged: {type(error).__name__}") from error
 
 
 def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:

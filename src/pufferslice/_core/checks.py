@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments, each an `ArgumentError` that names the argument; NaN passes none."""
+"""Checks of arguments: each raises an `ArgumentError` that names the argument; NaN never passes."""
 
 import math
 import sys
@@ -20,20 +20,14 @@ UNIT_TOLERANCE = 1e-12
 
 def check_above(limit: float, /, **named: float) -> None:
     """Each value is a finite number greater than `limit`."""
-    _check_each(
-        named,
-        lambda value: _is_finite(value) and value > limit,
-        f"a finite number greater than {limit:g}",
-    )
+    rule = f"a finite number greater than {limit:g}"
+    _check_each(named, lambda value: _is_finite(value) and value > limit, rule)
 
 
 def check_at_least(limit: float, /, **named: float) -> None:
     """Each value is a finite number no smaller than `limit`."""
-    _check_each(
-        named,
-        lambda value: _is_finite(value) and value >= limit,
-        f"a finite number and at least {limit:g}",
-    )
+    rule = f"a finite number and at least {limit:g}"
+    _check_each(named, lambda value: _is_finite(value) and value >= limit, rule)
 
 
 def check_between(low: float, high: float, /, **named: float) -> None:
@@ -50,16 +44,14 @@ def check_between(low: float, high: float, /, **named: float) -> None:
 
 def check_share(**named: float) -> None:
     """Each value is a number from 0 to 1, ends included."""
-    _check_each(named, lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
+    rule = "a number from 0 to 1"
+    _check_each(named, lambda value: _is_number(value) and 0 <= value <= 1, rule)
 
 
 def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
-    _check_each(
-        named,
-        lambda value: _is_number(value) and is_a(value, int | np.integer) and value >= least,
-        f"an integer and at least {least}",
-    )
+    rule = f"an integer and at least {least}"
+    _check_each(named, lambda value: _is_integer(value) and value >= least, rule)
 
 
 def check_one_of(choices: Sequence[str], **named: str) -> None:
@@ -137,12 +129,16 @@ def _check_each(named: Mapping[str, Any], holds: Callable[[Any], bool], rule: st
             raise ArgumentError(f"{name} must be {rule}, got {given(value)}")
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return _is_integer(value) or isinstance(value, float | np.floating)
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether it is a number that a float can hold: some integers are beyond all floats."""
+    """Whether it is a number that a float can hold; some integers are beyond all floats."""
     if isinstance(value, int):
-        return _is_number(value) and abs(value) <= sys.float_info.max
+        return _is_integer(value) and abs(value) <= sys.float_info.max
     return _is_number(value) and math.isfinite(value)

@@ -320,7 +320,7 @@ class Tally:
 
 
 def _check_room(grid: BinGrid, n_secrets: int) -> None:
-    """Check that the histograms fit the memory, and that 32-bit integers can index them."""
+    """Check that the histograms fit into memory, and that 32-bit integers can index them."""
     # 32-bit counts, and 64-bit ones when they are returned.
     needed = grid.n_bytes(n_secrets) * 3 // 2
     memory = math.inf

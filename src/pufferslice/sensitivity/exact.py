@@ -144,7 +144,7 @@ class _Instances(NamedTuple):
 
 
 class _Buffers(threading.local):
-    """Of each thread its own; fresh memory for every block would cost more than the sorting."""
+    """One set per thread; fresh memory for every block would cost more than the sorting."""
 
     def __init__(self, sizes: Sequence[int], most: int) -> None:
         self.values = [np.empty((DIRECTIONS_PER_BLOCK, n)) for n in sizes]

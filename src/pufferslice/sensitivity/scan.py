@@ -115,7 +115,18 @@ class RowScan:
         >>> RowScan.of(query, secret="race", profile=FiniteProfile.axes(dim=1))
         RowScan(query='columns', secret=('race',), n_directions=1, n_bins=4096)
         """
-        check_streamable(query, secret)
+        if query.level != "row":
+            raise ScenarioError(
+                "a stream of rows gives the distribution of a query of one row, got "
+                f"{query.kind!r}, a query of a table. Use distribution 'records' with "
+                "columns(...); distributions 'groups' and 'bootstrap' need the rows of a group "
+                "together: read them with read_table(...)"
+            )
+        if isinstance(secret, Bins):
+            raise ScenarioError(
+                f"quantiles of column {secret.column!r} need all rows before the first one can be "
+                "counted; add a column with the bin of each row, and name it as the secret"
+            )
         if isinstance(null_values, str):
             raise ArgumentError(f"null_values must be a list of strings, got {given(null_values)}")
         grid = bin_grid(query, profile, n_bins=n_bins, range=range)
@@ -145,8 +156,13 @@ class RowScan:
             return CountedRows.of(self.query, no_rows, [], np.empty(0, np.int64), n_dropped)
         secrets, codes = _coded(self.secret, complete)
         outputs = self.query.bound(complete)(np.arange(len(complete)))
-        if self.query.range is None:
-            check_inside(self.query, self.range, outputs)
+        if self.query.range is None and (outside := self.range.outside(outputs)).any():
+            raise ScenarioError(
+                f"{np.count_nonzero(outside.any(axis=1))} of {len(outputs)} rows lie outside the "
+                f"public range ({_counts_by_name(self.query, outside)}). Give a range that holds "
+                "them, or clip them to it with query.with_range(...); --range on the command line "
+                "clips"
+            )
         return CountedRows.of(self.query, outputs, secrets, codes, n_dropped)
 
     def parts(self) -> dict[str, str]:
@@ -180,51 +196,6 @@ class RowScan:
         return (
             f"RowScan(query={self.query.kind!r}, secret={self.secret.columns!r}, "
             f"n_directions={self.grid.n_directions}, n_bins={self.grid.n_bins})"
-        )
-
-
-def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
-    """Refuse a query or secret whose distribution cannot be counted in one pass over rows."""
-    if query.level != "row":
-        raise ScenarioError(
-            f"a stream of rows gives the distribution of a query of one row, got {query.kind!r}, "
-            "a query of a table. Use distribution 'records' with columns(...); "
-            "distributions 'groups' and 'bootstrap' need the rows of a group together: read them "
-            "with read_table(...)"
-        )
-    if isinstance(secret, Bins):
-        raise ScenarioError(
-            f"quantiles of column {secret.column!r} need all rows before the first one can be "
-            "counted; add a column with the bin of each row, and name it as the secret"
-        )
-
-
-def counted_outputs(
-    query: Query, outputs: Floats, secrets: list[str], codes: Integers
-) -> CountedRows:
-    """Outputs computed elsewhere, ready to be counted; none may be NaN or infinite."""
-    if outputs.ndim != 2 or outputs.shape[1] != query.dim:
-        raise ScenarioError(f"outputs must have shape (n, {query.dim}), got {outputs.shape}")
-    bad = ~np.isfinite(outputs)
-    if bad.any():
-        named = _counts_by_name(query, bad)
-        raise ScenarioError(
-            f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named}). Leave "
-            "them out, or draw finite outputs"
-        )
-    return CountedRows.of(query, outputs, secrets, codes)
-
-
-def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
-    """Refuse outputs outside the range, with their number by coordinate."""
-    outside = limits.outside(outputs)
-    n_outside = int(np.count_nonzero(outside.any(axis=1)))
-    if n_outside:
-        named = _counts_by_name(query, outside)
-        raise ScenarioError(
-            f"{n_outside} of {len(outputs)} rows lie outside the public range ({named}). Give a "
-            "range that holds them, or clip them to it with query.with_range(...); --range on the "
-            "command line clips"
         )
 
 
@@ -378,14 +349,25 @@ def scan_outputs(
     tally = Tally(grid)
     for number, (secret, block) in enumerate(blocks):
         try:
-            outputs = floats_in(block, "a block of outputs")
-            codes = np.zeros(len(outputs), dtype=np.int64)
-            tally.add_rows(counted_outputs(query, outputs, [secret], codes))
+            tally.add_rows(_counted_outputs(query, secret, block))
         except (ScenarioError, TableError) as error:
             raise type(error)(f"block {number}: {error}") from None
         progress(tally.n_rows, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
+
+
+def _counted_outputs(query: Query, secret: str, block: Any) -> CountedRows:
+    outputs = floats_in(block, "a block of outputs")
+    if outputs.ndim != 2 or outputs.shape[1] != query.dim:
+        raise ScenarioError(f"outputs must have shape (n, {query.dim}), got {outputs.shape}")
+    bad = ~np.isfinite(outputs)
+    if bad.any():
+        raise ScenarioError(
+            f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite "
+            f"({_counts_by_name(query, bad)}). Leave them out, or draw finite outputs"
+        )
+    return CountedRows.of(query, outputs, [secret], np.zeros(len(outputs), dtype=np.int64))
 
 
 def simulated_outputs(
@@ -631,15 +613,15 @@ def _tables(
             continue
         piece = pieces[index]
         skip = start.n_rows_of_next if index == start.n_pieces else 0
-        seen = 0
+        n_read = 0
         for table in batches(piece, scan.reading):
             # In rows, because the size of batches may depend on the version of pyarrow.
-            rest = table.slice(min(table.num_rows, max(0, skip - seen)))
-            seen += table.num_rows
+            rest = table.slice(min(table.num_rows, max(0, skip - n_read)))
+            n_read += table.num_rows
             n_rows += rest.num_rows
             if rest.num_rows:
-                yield piece, rest, Position(index, seen, n_rows, start.ahead)
-        if not seen:
+                yield piece, rest, Position(index, n_read, n_rows, start.ahead)
+        if not n_read:
             raise TableError(f"{piece} has no rows; leave it out")
 
 

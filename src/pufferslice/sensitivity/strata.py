@@ -640,7 +640,7 @@ def strata_tables(
         by_pair.append(rows)
         totals.append(sum_of_row)
     by_slot = [row for slot in zip(*by_pair, strict=True) for row in slot]
-    # Bins never tell that two distributions are equal, and neither do strata.
+    # Neither bins nor strata show that two distributions are equal.
     return MatchingTables.of_rows(by_slot, totals).coarsened(MOST_ENTRIES)
 
 

@@ -286,7 +286,7 @@ def resolved(
     entries a row; costs are taken from the first of them. Small tables are kept as fine as they
     are made. Otherwise rows are coarse, except those of instances that may have the largest cost
     for some notion and noise. Where not every row can have `ENOUGH` entries, the rows of these
-    instances are made again, with more entries the fewer they are.
+    instances are recomputed, with more entries the fewer they are.
     `weights` are those of the slices; without, they are equal.
     """
     n_instances = len(pairs)

@@ -387,21 +387,20 @@ class TestWhichRowsAreFine:
         """The tables, with the number of instances and of entries a row of every call."""
         calls = []
 
-        def make(instances, pairs, most, _progress):
-            calls.append((len(pairs), most))
+        def make(instances, most, _progress):
+            calls.append((len(instances), most))
             ones = np.ones(len(self.ROW), dtype=np.int64)
             rows = [
-                thinned(instances[pair.first][along] * self.ROW, ones, most)
-                if instances[pair.first][along]
+                thinned(scales[i][along] * self.ROW, ones, most)
+                if scales[i][along]
                 else (np.zeros(1), ones[:1] * len(ones))
                 for along in range(len(scales[0]))
-                for pair in pairs
+                for i in instances
             ]
-            return [kind.of_rows(rows, [len(ones)] * len(pairs))]
+            return [kind.of_rows(rows, [len(ones)] * len(instances))]
 
         monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", room)
-        pairs = [DistributionPair(i, i) for i in range(len(scales))]
-        (tables,) = resolved(make, scales, pairs, len(scales[0]))
+        (tables,) = resolved(make, len(scales), len(scales[0]))
         lengths = np.diff(tables.starts).reshape(tables.n_slices, -1)
         return tables, lengths.tolist(), calls
 

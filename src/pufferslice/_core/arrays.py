@@ -114,7 +114,7 @@ def _array(content: bytes) -> npt.NDArray[Any]:
 def _numbers(values: Any) -> npt.NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind in "cmM":
-        raise TypeError("complex numbers, dates and durations would lose what they are")
+        raise TypeError("complex numbers and dates are not real numbers")
     return array
 
 

@@ -71,7 +71,7 @@ _SECONDS_TO_CONNECT: Final = 10
 
 Result = TypeVar("Result")
 
-# Dask would take them for a few bytes, and keep too many in the memory of a worker.
+# Dask would count them as a few bytes, and keep too many in the memory of a worker.
 dask.sizeof.sizeof.register(Histograms, lambda histograms: histograms.counts.nbytes)
 
 

@@ -59,7 +59,7 @@ _N_DIRECTIONS: Final = 1024
 _STRIDE: Final = 37
 """Each round starts this many directions later."""
 _SIDES: Final = (2, 2, 2, 0, 2, 2, 2, 1)
-"""By what pieces are near in each round: mostly the sum of both atoms, where swaps gain most."""
+"""What nearness means in each round: mostly that of the sum of both atoms; it gains most."""
 _BLOCK: Final = 64
 _QUICK_BLOCK: Final = 32
 """Pieces that are coupled anew together, at most."""
@@ -83,7 +83,7 @@ _UNITS_PER_ATOM: Final = 4
 _BULK: Final = 0.95
 """Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
 _FEW_ROUNDS: Final = 2
-"""Rounds up to which a search is for much data: pieces are few, and the farthest get most of it."""
+"""With so few rounds the data are large: pieces are few, and the farthest get most of the work."""
 _SINGLE: Final = 0.8
 """Share of mass in one unit an atom from which these units are coupled apart."""
 _FAR_SHARES: Final = (0.25, 0.06, 0.015, 0.004)
@@ -167,13 +167,10 @@ def coupling_tables(
     totals = [instance.total for instance in instances]
     fine = MatchingTables.of_rows(rows, totals, [instance.equal for instance in instances])
 
-    def make(
-        chosen: Sequence[int], _pairs: Sequence[DistributionPair], most: int, _progress: Progress
-    ) -> list[MatchingTables]:
-        return [fine.only(np.array(chosen)).coarsened(most * len(chosen) * slots)]
+    def make(chosen: Integers, most: int, _progress: Progress) -> list[MatchingTables]:
+        return [fine.only(chosen).coarsened(most * len(chosen) * slots)]
 
-    places = range(len(pairs))
-    return resolved(make, places, [DistributionPair(i, i) for i in places], slots)[0]
+    return resolved(make, len(pairs), slots)[0]
 
 
 def coupled_differences(
@@ -270,7 +267,7 @@ def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
 
 
 def _rankings(recipe: Recipe) -> list[Callable[[Floats, Floats], float]]:
-    """What a coupling of squared distances and masses is worth, for each that is kept."""
+    """Costs of a coupling from its squared distances and masses; the best by each is kept."""
 
     def worst(squares: Floats, _masses: Floats) -> float:
         return float(squares.max())

@@ -25,6 +25,7 @@ from pufferslice.sensitivity.tables import (
     Rounder,
     Row,
     resolved,
+    selected,
 )
 
 DIRECTIONS_PER_BLOCK: Final = 4
@@ -53,22 +54,18 @@ def gap_tables(
             f"distributions and directions must have one dimension, got {', '.join(map(str, dims))}"
         )
 
-    def make(
-        distributions: Sequence[FiniteDistribution],
-        pairs: Sequence[DistributionPair],
-        most: int,
-        progress: Progress,
-    ) -> list[GapTables]:
-        instances = _Instances.of(distributions, pairs)
+    def make(chosen: Integers, most: int, progress: Progress) -> list[GapTables]:
+        some, chosen_pairs = selected(distributions, pairs, chosen)
+        instances = _Instances.of(some, chosen_pairs)
         extras = 2 * projection_errors(directions, instances.largest_norm)
-        buffers = _Buffers([each.n_samples for each in distributions], most)
+        buffers = _Buffers([distribution.n_samples for distribution in some], most)
 
         def block(start: int) -> list[Row]:
             rows = slice(start, start + DIRECTIONS_PER_BLOCK)
             sides = [
                 _sorted_side(distribution, directions[rows], columns, out, buffers.gaps)
                 for distribution, columns, out in zip(
-                    distributions, instances.columns, buffers.values, strict=True
+                    some, instances.columns, buffers.values, strict=True
                 )
             ]
             return [
@@ -83,15 +80,14 @@ def gap_tables(
                     buffers,
                 )
                 for row, extra in enumerate(extras[rows])
-                for index, pair in enumerate(pairs)
+                for index, pair in enumerate(chosen_pairs)
             ]
 
         starts = range(0, len(directions), DIRECTIONS_PER_BLOCK)
         rows = [row for part in in_threads(block, starts, progress) for row in part]
         return [GapTables.of_rows(rows, instances.totals, instances.equal)]
 
-    n_slices = len(directions)
-    return resolved(make, distributions, pairs, n_slices, weights=weights, progress=progress)[0]
+    return resolved(make, len(pairs), len(directions), weights=weights, progress=progress)[0]
 
 
 def projection_errors(directions: Floats, largest: float) -> Floats:

@@ -324,7 +324,7 @@ def stable_order(values: Floats) -> Integers:
 
 @kernel
 def _as_number(bits: np.uint64) -> np.uint64:
-    """Grows with the float: of negative ones all bits flip, of others the sign."""
+    """Grows with the float: all bits of negative ones are flipped, of others only the sign."""
     return bits ^ (_SIGN if bits < _SIGN else _ALL)
 
 

@@ -499,7 +499,7 @@ class Position(NamedTuple):
     """Progress of a scan."""
 
     n_pieces: int
-    """The first so many pieces are done."""
+    """Number of pieces that are done, from the first."""
     n_rows_of_next: int
     """Rows that are done of the next one."""
     n_rows: int
@@ -508,7 +508,7 @@ class Position(NamedTuple):
     """Numbers of later pieces that are done already: a cluster counts in any order."""
 
     def after(self, done: Collection[int], n_rows: int) -> "Position":
-        """The position once these pieces are done too, and so many rows in total."""
+        """The position once these pieces are done too, and `n_rows` rows in total."""
         finished = {*self.ahead, *done}
         first = next(i for i in itertools.count(self.n_pieces) if i not in finished)
         n_rows_of_next = self.n_rows_of_next if first == self.n_pieces else 0

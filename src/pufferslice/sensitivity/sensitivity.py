@@ -259,20 +259,18 @@ def slice_sensitivity(
     limits, scales = scenario.query.range, scenario.query.scales
     sphere = sphere_term(confidence, profile, limits, scales)
     failure = 0.0 if confidence is None else confidence.failure_probability
-    found = _SLICES[type(compared.distributions[0])](compared, profile, confidence)
-    if not isinstance(found, BandTables):
+    tables = _SLICES[type(compared.distributions[0])](compared, profile, confidence)
+    if isinstance(tables, BandTables):
         return Slices(
-            profile=profile, differences=found, sphere=sphere, failure_probability=failure
+            profile=profile,
+            differences=tables.bound,
+            missing=missing_mass(tables.bound),
+            plain=tables.plain,
+            beyond=tables.beyond,
+            sphere=sphere,
+            failure_probability=failure,
         )
-    return Slices(
-        profile=profile,
-        differences=found.bound,
-        missing=missing_mass(found.bound),
-        plain=found.plain,
-        beyond=found.beyond,
-        sphere=sphere,
-        failure_probability=failure,
-    )
+    return Slices(profile=profile, differences=tables, sphere=sphere, failure_probability=failure)
 
 
 def full_sensitivity(
@@ -471,7 +469,7 @@ def _finite_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Fu
     finite = whitened(atoms, shape, compared.scenario.query.center)
     tables = coupling_tables(finite, compared.pairs, recipe, compared.progress)
     if shape is not None:
-        # Atoms that rounding brings together are not equal: without noise they are told apart.
+        # Atoms that rounding brings together are not equal: without noise they can be told apart.
         equal = [equal_distributions(atoms[a], atoms[b]) for a, b in compared.pairs]
         tables = attrs.evolve(tables, equal=np.array(equal, dtype=np.bool_))
     if shape is None:

@@ -94,7 +94,7 @@ def unannounced(_n_bytes: int) -> None:
 
 
 def strata_count(n_rows: int, dim: int, most_rows: int = MOST_ROWS) -> int:
-    """The number of strata for so many rows: the least power of two that makes them small enough.
+    """The number of strata for these rows: the least power of two that makes them small enough.
 
     Powers of two, so that the strata of a large secret can be coupled with those of a small one.
 
@@ -375,7 +375,7 @@ def _remove_abandoned(parent: Path) -> None:
                 about = folder.lstat()
                 if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
                     continue
-                with (folder / _LOCK).open("r+b") as lock:  # none: it is being made
+                with (folder / _LOCK).open("r+b") as lock:  # missing while it is made
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
 

@@ -150,7 +150,6 @@ def band_tables(
         some, chosen_pairs = selected(samples, pairs, chosen)
         covered = [some[a].band.covered & some[b].band.covered for a, b in chosen_pairs]
         levels = covered if isinstance(ends, int) else [np.ones_like(each) for each in covered]
-        has_beyond = not isinstance(ends, int) and not any(each.all() for each in covered)
         masses = some[0].band.masses
 
         def block(start: int) -> list[list[Row]]:
@@ -169,7 +168,7 @@ def band_tables(
                         rounder.row(gaps[where], masses[where]),
                         rounder.row(np.abs(middle_a - middle_b), masses),
                     ]
-                    if has_beyond:
+                    if not isinstance(ends, int):  # no band covers the last level
                         table_rows.append(rounder.row(gaps[~inside], masses[~inside]))
                     result.append(table_rows)
             return result

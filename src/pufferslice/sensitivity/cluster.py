@@ -164,11 +164,11 @@ def scan_dask_frame(
     shared_scan = dask.delayed(_itself)(scan)
     columns = [name for name in frame.columns if name in scan.columns]
     parts = frame[columns].to_delayed() if columns else frame.to_delayed()
-    leaves = client.compute([dask.delayed(_shielded)(_count, part, shared_scan) for part in parts])
-    if not leaves:
+    if not parts:
         raise ArgumentError(
             "there is nothing to scan: no partitions; give a frame or files with at least one"
         )
+    leaves = client.compute([dask.delayed(_shielded)(_count, part, shared_scan) for part in parts])
     sums = _sums(client, leaves, [1] * len(leaves), scan.grid, progress)
     histograms = added(part for _, part in sums)
     check_some(sum(histograms.n_rows.values()), histograms.n_dropped)

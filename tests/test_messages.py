@@ -19,7 +19,6 @@ from tests.met_messages import Recorder, messages
 
 import pufferslice as ps
 from pufferslice._core.arrays import locked, locked_integers
-from pufferslice._core.threads import silent
 from pufferslice.audit import TrainingRuns
 from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
@@ -30,7 +29,7 @@ from pufferslice.data.readers import pieces_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.scenario.histograms import BinGrid, Histograms
-from pufferslice.sensitivity.cluster import _summed
+from pufferslice.sensitivity.cluster import scan_dask_frame
 
 GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
 TABLE = pa.table({"site": ["a", "a", "b", "b"], "x": [0.0, 1.0, 2.0, 3.0]})
@@ -89,7 +88,9 @@ IN_PYTHON = [
         "the evidence along the slices and in full",
     ),
     (
-        lambda: _summed(None, [], GRID, silent),
+        lambda: scan_dask_frame(
+            SimpleNamespace(columns=[], to_delayed=list), SimpleNamespace(columns=[]), None
+        ),
         "there is nothing to scan: no partitions; give a frame or files with at least one",
     ),
     (

@@ -3,6 +3,7 @@
 
 import math
 
+import attrs
 import mpmath
 import numpy as np
 import pytest
@@ -186,14 +187,12 @@ def test_a_certificate_of_isotropic_noise_says_what_the_sphere_costs():
 def pairs_of(*shifts, cov, **masses):
     """Pairs of Gaussians with one covariance, the first of each this far from 0."""
     center = np.zeros(len(cov))
-    return GaussianPairs.of(
-        [
-            (GaussianDistribution(mean=s, cov=cov), GaussianDistribution(mean=center, cov=cov))
-            for s in shifts
-        ],
-        np.ones(len(cov)),
-        **masses,
-    )
+    pairs = [
+        (GaussianDistribution(mean=s, cov=cov), GaussianDistribution(mean=center, cov=cov))
+        for s in shifts
+    ]
+    arrays = {name: np.array(values) for name, values in masses.items()}
+    return attrs.evolve(GaussianPairs.of(pairs, np.ones(len(cov))), **arrays)
 
 
 @pytest.mark.parametrize(

@@ -253,14 +253,6 @@ class TestStrata:
         with pytest.raises(ClusterError, match="no longer on the cluster"):
             strata["a"].rows(0)
 
-    def test_what_a_graph_raises_is_not_quoted(self, client, whole):
-        name = "MARK-Jane-Doe-7"
-        data = pd.DataFrame({"group": ["a", "b"], "x": [name, "c"], "y": [0.0, 1.0]})
-        frame = dask.dataframe.from_pandas(data, npartitions=1)
-        with pytest.raises(ClusterError, match="failed with ValueError") as caught:
-            spill_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, whole, client)
-        assert name not in "".join(traceback.format_exception(caught.value))
-
 
 def test_workers_read_urls_themselves(client, folder, whole):
     def register():
@@ -314,13 +306,21 @@ class TestErrors:
         assert name not in "".join([*traceback.format_exception(caught.value), *logs])
         assert name not in "".join(capfd.readouterr())
 
-    def test_what_a_graph_raises_is_not_quoted(self, client):
+    @pytest.mark.parametrize(
+        "read",
+        [
+            lambda frame, client, _: scan_dask_frame(frame, SCAN, client),
+            lambda frame, client, whole: spill_dask_frame(frame, SCAN, whole, client),
+        ],
+        ids=["scan", "spill"],
+    )
+    def test_what_a_graph_raises_is_not_quoted(self, client, whole, read):
         name = "MARK-Jane-Doe-7"
-        frame = dask.dataframe.from_pandas(
-            pd.DataFrame({"group": ["a", "b"], "x": [name, "c"], "y": [0.0, 1.0]}), npartitions=1
-        )
+        data = pd.DataFrame({"group": ["a", "b"], "x": [name, "c"], "y": [0.0, 1.0]})
+        frame = dask.dataframe.from_pandas(data, npartitions=1)
+        frame = frame.assign(x=frame["x"].astype(float))
         with pytest.raises(ClusterError, match="failed with ValueError") as caught:
-            scan_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, client)
+            read(frame, client, whole)
         assert name not in "".join(traceback.format_exception(caught.value))
 
     @pytest.mark.soundness
@@ -369,20 +369,26 @@ def slow_query():
     return query.with_range(Box([-3, -3], [3, 3])).with_scales([1, 2])
 
 
+def kill_one_worker(client, n_rows):
+    """A progress report that kills a worker once so many rows are counted; and whom it killed."""
+    client.wait_for_workers(2, timeout=60)
+    processes, killed = client.run(os.getpid), []
+
+    def report(done, total):
+        if not killed and n_rows <= done < total:
+            killed.append(next(iter(processes.values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    return report, killed
+
+
 class TestLostWorkers:
     def test_a_killed_worker_changes_nothing(self, client, folder):
         some = f"{folder}/0[0-4].parquet"
         whole = scan_files(some, SCAN)
         scan = RowScan.of(slow_query(), secret=GROUP, profile=PROFILE, n_bins=128)
-        client.wait_for_workers(2, timeout=60)
-        processes, killed = client.run(os.getpid), []
-
-        def kill_once(done, total):
-            if not killed and done < total:
-                killed.append(next(iter(processes.values())))
-                os.kill(killed[0], signal.SIGKILL)
-
-        found = scan_cluster_files(some, scan, client, progress=kill_once)
+        report, killed = kill_one_worker(client, 0)
+        found = scan_cluster_files(some, scan, client, progress=report)
         assert killed[0] not in client.run(os.getpid).values()
         assert found.n_rows == whole.n_rows
         assert np.array_equal(found.counts, whole.counts)
@@ -409,22 +415,19 @@ class TestLostWorkers:
 
 RESUMED = """
 import sys, time
-from pufferslice.queries import Box, columns
-from pufferslice.sensitivity import FiniteProfile, RowScan, cluster, scan
+from tests.sensitivity.test_cluster import SCAN
+from pufferslice.sensitivity import cluster, scan
 
 scan.SECONDS_BETWEEN = 0.0
 cluster.MOST_ROWS_PER_TASK = 1_000
 address, folder, saved = sys.argv[1:]
-query = columns(["x", "y"]).with_range(Box([-3, -3], [3, 3])).with_scales([1, 2])
-profile = FiniteProfile.uniform(dim=2, n_directions=8, seed=3)
-rows = RowScan.of(query, secret="group", profile=profile, n_bins=128)
 
 def slowly(done, total):
     print(done, flush=True)
     time.sleep(0.2)
 
 with cluster.cluster_client(scheduler=address) as client:
-    cluster.scan_cluster_files(folder, rows, client, checkpoint=saved, progress=slowly)
+    cluster.scan_cluster_files(folder, SCAN, client, checkpoint=saved, progress=slowly)
 """
 
 
@@ -467,17 +470,9 @@ class TestCheckpoint:
         assert not again, "nothing is left to count"
 
     def test_a_killed_worker(self, client, folder, whole, tmp_path, often):
-        client.wait_for_workers(2, timeout=60)
-        processes, killed = client.run(os.getpid), []
-
-        def kill_once(done, total):
-            if not killed and done >= 5_000:
-                killed.append(next(iter(processes.values())))
-                os.kill(killed[0], signal.SIGKILL)
-
-        found = scan_cluster_files(
-            folder, SCAN, client, checkpoint=tmp_path / "scan.part", progress=kill_once
-        )
+        report, killed = kill_one_worker(client, 5_000)
+        saved = tmp_path / "scan.part"
+        found = scan_cluster_files(folder, SCAN, client, checkpoint=saved, progress=report)
         assert found == whole
         assert killed[0] not in client.run(os.getpid).values()
 

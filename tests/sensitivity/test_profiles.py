@@ -118,44 +118,28 @@ class TestDigest:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        "directions",
-        [[[1.0, 1.0]], [[0.0, 0.0]], [[1.0, 0.0], [0.6, 0.8 + 1e-9]], [[1.0, math.nan]]],
+        "directions", [[[1.0, 1.0]], [[1.0, 0.0], [0.6, 0.8 + 1e-9]], [1.0, 0.0], np.ones((0, 2))]
     )
     def test_directions_must_be_unit_vectors(self, directions):
-        with pytest.raises(ArgumentError, match="directions"):
-            FiniteProfile.of(directions)
+        for build in (FiniteProfile.of, lambda rows: FiniteProfile(directions=rows, weights=[1.0])):
+            with pytest.raises(ArgumentError, match="directions"):
+                build(directions)
 
-    @pytest.mark.parametrize("shape", [(2,), (0, 2), (2, 0), (1, 1, 1)])
-    def test_directions_must_be_a_matrix(self, shape):
-        with pytest.raises(ArgumentError, match="shape"):
-            FiniteProfile(directions=np.ones(shape), weights=[1.0])
-
-    @pytest.mark.parametrize(
-        "weights",
-        [[0.5, 0.6], [1.5, -0.5], [1.0], [0.5, 0.25, 0.25], [math.nan, 1.0], [0.5, 0.5 + 1e-9]],
-    )
+    @pytest.mark.parametrize("weights", [[0.5, 0.6], [1.5, -0.5], [1.0], [0.5, 0.25, 0.25]])
     def test_weights_must_be_a_distribution(self, weights):
         with pytest.raises(ArgumentError, match="weights"):
             FiniteProfile(directions=np.eye(2), weights=weights)
 
-    @pytest.mark.parametrize(
-        ("name", "values"),
-        [("dim", [0, 2.5, "3", True]), ("n_directions", [0, 2.5]), ("seed", [-1, 1.5, None])],
-    )
-    def test_counts(self, name, values):
-        for value in values:
-            arguments = {"dim": 2, "n_directions": 1, "seed": 0} | {name: value}
-            sets = {"n_sets" if key == "n_directions" else key: x for key, x in arguments.items()}
-            for match, build in (
-                (name, lambda a=arguments: FiniteProfile.uniform(**a)),
-                (name, lambda a=arguments: FiniteProfile.blocks(blocks=[[0]], **a)),
-                (
-                    name.replace("n_directions", "n_sets"),
-                    lambda a=sets: FiniteProfile.orthogonal(**a),
-                ),
-            ):
-                with pytest.raises(ArgumentError, match=match):
-                    build()
+    @pytest.mark.parametrize(("name", "value"), [("dim", 0), ("n_directions", 0), ("seed", -1)])
+    def test_counts(self, name, value):
+        arguments = {"dim": 2, "n_directions": 1, "seed": 0} | {name: value}
+        with pytest.raises(ArgumentError, match=name):
+            FiniteProfile.uniform(**arguments)
+        with pytest.raises(ArgumentError, match=name):
+            FiniteProfile.blocks(blocks=[[0]], **arguments)
+        arguments["n_sets"] = arguments.pop("n_directions")
+        with pytest.raises(ArgumentError, match=name.replace("n_directions", "n_sets")):
+            FiniteProfile.orthogonal(**arguments)
 
     @pytest.mark.parametrize("blocks", [[[0], []], [[0, 0]], [[3]], [[-1]], [3], []])
     def test_blocks(self, blocks):

@@ -345,7 +345,14 @@ class TestSecrets:
     def test_labels_are_those_of_the_whole_table(self, values):
         table = pa.table({"race": values, "age": [1, 2, 3]})
         rule = ColumnSecret(columns=("race",))
-        assert labels(scan_of().rows(table)) == rule.labels(frame_of(table)).tolist()
+        rows = scan_of().rows(table)
+        assert labels(rows) == rule.labels(frame_of(table)).tolist()
+        assert len(set(rows.secrets)) == len(rows.secrets)
+
+    def test_every_clipped_row_of_both_zeros_is_counted(self):
+        """Arrow tells 0.0 from -0.0; as secrets they are one."""
+        table = pa.table({"race": [0.0, -0.0, 1.0, 1.0], "age": [150.0, 160.0, 1.0, 2.0]})
+        assert scan_tables([table], scan_of()).n_clipped.tolist() == [2, 0]
 
     @pytest.mark.soundness
     @pytest.mark.parametrize(("first", "second"), [("a &", "b"), ("a", "& b"), ("a & b", "c")])

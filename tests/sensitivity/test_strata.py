@@ -2,6 +2,7 @@
 """Streamed couplings: exact marginals, bounds near those in memory, files that cannot be forged."""
 
 import gc
+import itertools
 import json
 import resource
 import signal
@@ -44,13 +45,11 @@ from pufferslice.sensitivity.sensitivity import full_sensitivity
 from pufferslice.sensitivity.strata import (
     ORDER_KEY,
     Cut,
-    Stratum,
-    check_spillable,
+    cuts_of,
     ordered_places,
     rounded_masses,
     strata_count,
     strata_tables,
-    stratum_distribution,
 )
 from pufferslice.sensitivity.whitening import Shape
 
@@ -59,7 +58,6 @@ NAMES = ["x", "y", "z"]
 QUERY = columns(NAMES).with_range(Box([-4] * 3, [4] * 3)).with_scales([1, 2, 0.5])
 PROFILE = FiniteProfile.uniform(dim=3, n_directions=5, seed=3)
 SCAN = RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=64)
-ONE_PAIR = [DistributionPair(0, 1)]
 WHOLE = Guarantee.unsliced(order=4, epsilon=1.0)
 SHAPE = Shape.of_covariance([[1.0, 0.2, 0.0], [0.2, 0.5, 0.1], [0.0, 0.1, 2.0]])
 
@@ -90,6 +88,31 @@ def own_temporary_folder(tmp_path, monkeypatch):
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
+@pytest.fixture
+def data(rng, tmp_path):
+    """A file of 200 and 151 rows."""
+    pa.parquet.write_table(people(rng, a=200, b=151), tmp_path / "people.parquet")
+    return tmp_path / "people.parquet"
+
+
+def coupled(found, recipe, shape=None):
+    """The tables of all pairs of secrets."""
+    sides = list(found.values())
+    pairs = [DistributionPair(*pair) for pair in itertools.combinations(range(len(sides)), 2)]
+    tables = strata_tables(sides, pairs, recipe, shape=shape, center=QUERY.center)
+    tables.check()
+    return tables
+
+
+def coupled_in_memory(table, secrets, recipe, shape=None):
+    rows = [prepared(table, secret) for secret in secrets]
+    if shape is not None:
+        rows = [shape.whitened(part, QUERY.center) for part in rows]
+    distributions = [FiniteDistribution.uniform(part) for part in rows]
+    pairs = [DistributionPair(*pair) for pair in itertools.combinations(range(len(rows)), 2)]
+    return coupling_tables(distributions, pairs, recipe)
 
 
 class TestOrder:
@@ -166,17 +189,14 @@ class TestMarginals:
     @settings(max_examples=25)
     def test_the_bound_is_never_below_the_truth(self, table, most_rows):
         _, found = spilled(table, most_rows)
-        tables = strata_tables(
-            [found["a"], found["b"]], ONE_PAIR, Recipe(), shape=None, center=QUERY.center
-        )
-        tables.check()
+        tables = coupled(found, Recipe())
         exact = [FiniteDistribution.uniform(prepared(table, secret)) for secret in "ab"]
         assert tables.worst().min() >= w_infinity(*exact) * (1 - 1e-12)
         # Small enough to be solved exactly.
-        best = coupling_tables(exact, ONE_PAIR, Recipe())
+        best = coupled_in_memory(table, "ab", Recipe())
         squares = [
-            np.add.reduceat(found.masses * found.gaps**2, found.starts[:-1]).min()
-            for found in (tables, best)
+            np.add.reduceat(each.masses * each.gaps**2, each.starts[:-1]).min()
+            for each in (tables, best)
         ]
         assert squares[0] * (1 + 2 / 128) >= squares[1] / (1 + 2 / 128)
 
@@ -204,59 +224,44 @@ class TestTables:
         _, found = spilled(table, 1_000)
         assert found["a"].n_strata == 1
         recipe = Recipe(effort="quick", cost=cost, rate=0.2 if cost == "renyi" else 0.0)
-        ours = strata_tables(
-            [found["a"], found["b"]], ONE_PAIR, recipe, shape=shape, center=QUERY.center
-        )
-        rows = [prepared(table, secret) for secret in "ab"]
-        if shape is not None:
-            rows = [shape.whitened(part, QUERY.center) for part in rows]
-        theirs = coupling_tables([FiniteDistribution.uniform(x) for x in rows], ONE_PAIR, recipe)
+        ours = coupled(found, recipe, shape)
+        theirs = coupled_in_memory(table, "ab", recipe, shape)
         assert np.array_equal(ours.starts, theirs.starts)
         assert np.array_equal(ours.counts, theirs.counts)
         assert ours.gaps == pytest.approx(theirs.gaps, rel=1e-12, abs=1e-12)
         assert (ours.gaps >= theirs.gaps).all()
 
-    @pytest.mark.parametrize("sizes", [(20_000, 20_000), (20_001, 18_000), (30_000, 300)])
-    def test_strata_cost_little(self, rng, sizes):
-        """Strata a tenth of the usual size; a small group is one stratum for all of a large one."""
-        table = people(rng, a=sizes[0], b=sizes[1])
-        _, found = spilled(table, 10_001)
-        recipe = Recipe(effort="quick", cost="renyi", rate=4 * 3 / (2 * 3.0**2))
-        ours = strata_tables(
-            [found["a"], found["b"]], ONE_PAIR, recipe, shape=None, center=QUERY.center
-        )
-        ours.check()
-        rows = [FiniteDistribution.uniform(prepared(table, secret)) for secret in "ab"]
-        theirs = coupling_tables(rows, ONE_PAIR, recipe)
-        costs = [tables.log_moments(recipe.rate, 0.0).min() for tables in (ours, theirs)]
+    @pytest.mark.parametrize(
+        ("sizes", "most_rows", "noise_std"),
+        [
+            ({"a": 20_000, "b": 20_000}, 10_001, 3.0),
+            ({"a": 20_001, "b": 18_000}, 10_001, 3.0),
+            ({"a": 30_000, "b": 300}, 10_001, 3.0),
+            pytest.param(
+                dict.fromkeys("abc", 250_000), strata.MOST_ROWS, 2.0, marks=pytest.mark.slow
+            ),
+        ],
+    )
+    def test_strata_cost_little(self, rng, sizes, most_rows, noise_std):
+        """A small group is one stratum for all of a large one."""
+        table = people(rng, **sizes)
+        _, found = spilled(table, most_rows)
+        assert max(part.n_strata for part in found.values()) > 1
+        recipe = Recipe(effort="quick", cost="renyi", rate=4 * 3 / (2 * noise_std**2))
+        costs = [
+            tables.log_moments(recipe.rate, 0.0).min(axis=1).max()
+            for tables in (coupled(found, recipe), coupled_in_memory(table, sizes, recipe))
+        ]
         assert costs[0] <= 1.3 * costs[1]
-
-    @pytest.mark.slow
-    def test_the_ratio_of_three_large_groups(self, rng):
-        """250,000 rows of each, with strata as they are by default."""
-        table = people(rng, a=250_000, b=250_000, c=250_000)
-        _, found = spilled(table, strata.MOST_ROWS)
-        assert [found[secret].n_strata for secret in "abc"] == [2, 2, 2]
-        pairs = [DistributionPair(0, 1), DistributionPair(0, 2), DistributionPair(1, 2)]
-        recipe = Recipe(effort="quick", cost="renyi", rate=4 * 3 / (2 * 2.0**2))
-        ours = strata_tables(
-            [found[secret] for secret in "abc"], pairs, recipe, shape=None, center=QUERY.center
-        )
-        rows = [FiniteDistribution.uniform(prepared(table, secret)) for secret in "abc"]
-        theirs = coupling_tables(rows, pairs, recipe)
-        costs = [tables.log_moments(recipe.rate, 0.0).min(axis=1) for tables in (ours, theirs)]
-        assert costs[0].max() <= 1.3 * costs[1].max()
 
     @pytest.mark.soundness
     def test_masses_that_do_not_fit_are_moved_up(self, rng, monkeypatch):
         table = people(rng, a=61, b=53)
         _, found = spilled(table, 10)
-        sides = [found["a"], found["b"]]
-        exact = strata_tables(sides, ONE_PAIR, Recipe(), shape=None, center=QUERY.center)
+        exact = coupled(found, Recipe())
         monkeypatch.setattr(strata, "_LARGEST_TOTAL", 100)
         monkeypatch.setattr(strata, "_QUANTA", 1_000)
-        moved = strata_tables(sides, ONE_PAIR, Recipe(), shape=None, center=QUERY.center)
-        moved.check()
+        moved = coupled(found, Recipe())
         assert moved.totals.tolist() == [1_000]
         assert (moved.worst() == exact.worst()).all()
         for rate in (0.01, 0.5, 3.0):
@@ -382,35 +387,33 @@ class TestFolder:
             spill_tables([table], SCAN, histograms)
         assert not temporary_folders()
 
-    def test_errors_leave_nothing(self, rng, tmp_path):
-        table = people(rng, a=200, b=150)
-        histograms = scan_tables([table], SCAN)
+    def test_errors_leave_nothing(self, data, tmp_path):
+        histograms = scan_files(data, SCAN)
         with pytest.raises(Stop):
-            spill_tables([table], SCAN, histograms, progress=stop)
-        pa.parquet.write_table(table, tmp_path / "people.parquet")
-        path = tmp_path / "people.parquet"
+            spill_tables([pa.parquet.read_table(data)], SCAN, histograms, progress=stop)
         with pytest.raises(Stop):
-            spill_files(path, SCAN, histograms, progress=stop)
+            spill_files(data, SCAN, histograms, progress=stop)
         assert not temporary_folders()
         with pytest.raises(Stop):
-            spill_files(path, SCAN, histograms, progress=stop, folder=tmp_path / "kept")
+            spill_files(data, SCAN, histograms, progress=stop, folder=tmp_path / "kept")
         assert [file.name for file in (tmp_path / "kept").iterdir()] == ["lock"]
 
     @pytest.mark.soundness
-    @pytest.mark.parametrize("change", ["fewer", "more", "other", "secret"])
+    @pytest.mark.parametrize("change", ["fewer", "more", "secret", *NAMES])
     def test_rows_that_the_scan_has_not_counted_are_refused(self, rng, change):
+        """A change of any column, each of which only one direction sees."""
         table = people(rng, a=200, b=150)
-        histograms = scan_tables([table], SCAN)
-        x = table["x"].to_numpy().copy()
-        x[7] = -x[7]
-        tables = {
-            "fewer": [table.slice(1)],
-            "more": [table, table.slice(0, 1)],
-            "other": [table.set_column(1, "x", pa.array(x))],
-            "secret": [table.set_column(0, GROUP, pa.array(["c"] * 350))],
-        }
+        axes = RowScan.of(QUERY, secret=GROUP, profile=FiniteProfile.axes(dim=3), n_bins=64)
+        histograms = scan_tables([table], axes)
+        if change in NAMES:
+            halved = pa.array(table[change].to_numpy() / 2)
+            tables = [table.set_column(1 + NAMES.index(change), change, halved)]
+        else:
+            renamed = table.set_column(0, GROUP, pa.array(["c"] * 350))
+            more = [table, table.slice(0, 1)]
+            tables = {"fewer": [table.slice(1)], "more": more, "secret": [renamed]}[change]
         with pytest.raises(ScenarioError, match="the rows are not those that were counted"):
-            spill_tables(tables[change], SCAN, histograms)
+            spill_tables(tables, axes, histograms)
         assert not temporary_folders()
 
     def test_a_removed_folder_is_told(self, rng):
@@ -445,9 +448,8 @@ class TestFolder:
         }
         assert folder.exists()
 
-    def test_a_forked_process_does_not_remove_the_rows_of_its_parent(self, rng, tmp_path):
-        pa.parquet.write_table(people(rng, a=200, b=151), tmp_path / "people.parquet")
-        command = [sys.executable, "-c", FORKED, str(tmp_path / "people.parquet")]
+    def test_a_forked_process_does_not_remove_the_rows_of_its_parent(self, data, tmp_path):
+        command = [sys.executable, "-c", FORKED, str(data)]
         done = subprocess.run(command, capture_output=True, check=False, text=True)
         assert done.stdout.split() == ["0", "50"], done.stderr
         assert not list(tmp_path.glob("pufferslice-strata-*"))
@@ -465,51 +467,41 @@ class TestFolder:
             assert found[secret].digest == whole[secret].digest
 
 
+def spill_into(data, folder, scan=SCAN, most_rows=60):
+    """The strata, their digests, and whether rows were written."""
+    histograms, reports = scan_files(data, scan), []
+    options = {"folder": folder, "most_rows": most_rows}
+    found = spill_files(
+        data, scan, histograms, **options, progress=lambda *counts: reports.append(counts)
+    )
+    return found, {secret: part.digest for secret, part in found.items()}, bool(reports)
+
+
 class TestHostileFolder:
-    @pytest.fixture
-    def data(self, rng, tmp_path):
-        table = people(rng, a=200, b=151)
-        pa.parquet.write_table(table, tmp_path / "people.parquet")
-        return tmp_path / "people.parquet"
-
-    def spill(self, data, folder, scan=SCAN, most_rows=60):
-        histograms = scan_files(data, scan)
-        reports = []
-        found = spill_files(
-            data,
-            scan,
-            histograms,
-            folder=folder,
-            most_rows=most_rows,
-            progress=lambda *counts: reports.append(counts),
-        )
-        digests = {secret: part.digest for secret, part in found.items()}
-        return found, digests, reports
-
     def test_a_finished_spill_is_taken_up(self, data, tmp_path):
-        found, digests, reports = self.spill(data, tmp_path / "kept")
-        assert reports
+        found, digests, is_written = spill_into(data, tmp_path / "kept")
+        assert is_written
         with pytest.raises(StorageError, match="is used by another process"):
-            self.spill(data, tmp_path / "kept")
+            spill_into(data, tmp_path / "kept")
         del found
         gc.collect()
-        _kept, again, reports = self.spill(data, tmp_path / "kept")
+        _kept, again, is_written = spill_into(data, tmp_path / "kept")
         assert again == digests
-        assert not reports
+        assert not is_written
 
     @pytest.mark.parametrize("options", [{"most_rows": 30}, {"scan": "other"}])
     def test_another_scan_is_refused(self, data, tmp_path, options):
-        self.spill(data, tmp_path / "kept")
+        spill_into(data, tmp_path / "kept")
         gc.collect()
         if "scan" in options:
             options = {"scan": RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=32)}
         with pytest.raises(StorageError, match="are of other data or another scan"):
-            self.spill(data, tmp_path / "kept", **options)
+            spill_into(data, tmp_path / "kept", **options)
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("change", ["missing", "truncated", "edited", "longer manifest"])
     def test_changed_files_are_refused(self, data, tmp_path, change):
-        found, _, _ = self.spill(data, tmp_path / "kept")
+        found, _, _ = spill_into(data, tmp_path / "kept")
         rows = tmp_path / "kept" / "rows.f64"
         content = bytearray(rows.read_bytes())
         if change == "missing":
@@ -530,13 +522,13 @@ class TestHostileFolder:
         del found
         gc.collect()
         with pytest.raises(StorageError, match=r"are gone|were truncated or changed"):
-            self.spill(data, tmp_path / "kept")
+            spill_into(data, tmp_path / "kept")
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("change", ["borders", "one border", "far border", "rows"])
     def test_a_manifest_made_to_fit_is_refused(self, data, tmp_path, change):
         """Digests alone could be recomputed by whoever edits: the rows are counted again."""
-        self.spill(data, tmp_path / "kept")
+        spill_into(data, tmp_path / "kept")
         gc.collect()
         manifest, rows = tmp_path / "kept" / "manifest.json", tmp_path / "kept" / "rows.f64"
         facts = json.loads(manifest.read_bytes())
@@ -556,19 +548,19 @@ class TestHostileFolder:
             part["digests"][3] = strata.hashlib.sha256(values[-3 * size :].tobytes()).hexdigest()
         manifest.write_text(json.dumps({**facts, "digest": digest(canonical_json(facts))}))
         with pytest.raises(StorageError, match="were truncated or changed"):
-            self.spill(data, tmp_path / "kept")
+            spill_into(data, tmp_path / "kept")
 
     @pytest.mark.parametrize("content", [b"", b"hello", b"[]", b"{}", b'{"digest": 1}'])
     def test_another_manifest_is_refused(self, data, tmp_path, content):
         (tmp_path / "kept").mkdir()
         (tmp_path / "kept" / "manifest.json").write_bytes(content)
         with pytest.raises(StorageError, match="were truncated or changed"):
-            self.spill(data, tmp_path / "kept")
+            spill_into(data, tmp_path / "kept")
 
     def test_a_folder_that_cannot_be_made(self, data, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(StorageError):
-            self.spill(data, tmp_path / "file")
+            spill_into(data, tmp_path / "file")
 
 
 KILLED = """
@@ -586,12 +578,6 @@ die()
 
 
 class TestKilled:
-    @pytest.fixture
-    def data(self, rng, tmp_path):
-        table = people(rng, a=200, b=151)
-        pa.parquet.write_table(table, tmp_path / "people.parquet")
-        return tmp_path / "people.parquet"
-
     def kill(self, data, folder, when):
         command = [sys.executable, "-c", KILLED, str(data), str(folder), when]
         done = subprocess.run(command, capture_output=True, check=False)
@@ -612,19 +598,9 @@ class TestKilled:
     def test_a_kept_folder_resumes_or_starts_again(self, data, tmp_path, when):
         self.kill(data, tmp_path / "kept", when)
         assert (tmp_path / "kept" / "manifest.json").exists() == (when == "finished")
-        histograms = scan_files(data, SCAN)
-        reports = []
-        found = spill_files(
-            data,
-            SCAN,
-            histograms,
-            most_rows=60,
-            folder=tmp_path / "kept",
-            progress=lambda *counts: reports.append(counts),
-        )
-        assert bool(reports) == (when == "writing")
-        fresh = spill_files(data, SCAN, histograms, most_rows=60)
-        assert found["a"].digest == fresh["a"].digest
+        _, digests, is_written = spill_into(data, tmp_path / "kept")
+        assert is_written == (when == "writing")
+        assert spill_into(data, None)[1] == digests
 
 
 class TestStorage:
@@ -633,12 +609,10 @@ class TestStorage:
         with pytest.raises(StorageError, match="temporary folder"):
             spilled(people(rng, a=20, b=20), 10)
 
-    def test_a_folder_that_cannot_be_locked(self, rng, tmp_path):
+    def test_a_folder_that_cannot_be_locked(self, data, tmp_path):
         (tmp_path / "kept" / "lock").mkdir(parents=True)
-        pa.parquet.write_table(people(rng, a=20, b=20), tmp_path / "people.parquet")
-        histograms = scan_files(tmp_path / "people.parquet", SCAN)
         with pytest.raises(StorageError, match="cannot write"):
-            spill_files(tmp_path / "people.parquet", SCAN, histograms, folder=tmp_path / "kept")
+            spill_files(data, SCAN, scan_files(data, SCAN), folder=tmp_path / "kept")
 
     def test_a_full_disk(self, rng):
         table = people(rng, a=2_000, b=2_000)
@@ -653,26 +627,4 @@ class TestStorage:
 
     def test_too_many_rows_to_count(self):
         with pytest.raises(ScenarioError, match="rows"):
-            check_spillable(SimpleNamespace(n_rows={"a": 2**31}))
-
-    def test_strata_that_are_not_rows(self):
-        stratum = Stratum(np.array([[np.nan, 0.0]]), np.array([1]))
-        with pytest.raises(StorageError, match="finite"):
-            stratum_distribution(stratum, None, np.zeros(2))
-
-
-@pytest.mark.soundness
-@pytest.mark.parametrize("column", range(3))
-def test_a_change_of_any_column_after_the_scan_is_refused(column):
-    rng = np.random.default_rng(5)
-    rows = rng.uniform(-1, 1, size=(40, 3))
-    scan = RowScan.of(QUERY, secret=GROUP, profile=FiniteProfile.axes(dim=3), n_bins=64)
-
-    def table(values):
-        return pa.table({GROUP: ["a", "b"] * 20, **dict(zip(NAMES, values.T, strict=True))})
-
-    histograms = scan_tables([table(rows)], scan)
-    assert spill_tables([table(rows)], scan, histograms)
-    rows[:, column] /= 100
-    with pytest.raises(ScenarioError, match="rows are not those"):
-        spill_tables([table(rows)], scan, histograms)
+            cuts_of(SimpleNamespace(n_rows={"a": 2**31}), 1_000)

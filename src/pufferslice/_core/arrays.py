@@ -47,7 +47,7 @@ same = attrs.cmp_using(eq=np.array_equal)
 def locked(values: Any) -> Floats:  # whatever numpy can read as numbers
     """Copy `values` into a read-only, C-ordered float64 array."""
     try:
-        array = np.array(values, dtype=np.float64, order="C", copy=True)
+        array = np.array(_numbers(values), dtype=np.float64, order="C", copy=True)
     except (TypeError, ValueError):
         raise ArgumentError(
             f"expected numbers, got {type(values).__name__} that is not all numbers, or whose rows "
@@ -60,14 +60,12 @@ def locked(values: Any) -> Floats:  # whatever numpy can read as numbers
 def locked_integers(values: Any) -> Integers:
     """Copy `values` into a read-only, C-ordered int64 array."""
     try:
-        array = np.array(values, order="C", copy=True)
-        integers = array.astype(np.int64) if array.dtype.kind in "iu" else _integers(array)
+        array = np.array(_integers(_numbers(values)), order="C", copy=True)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(
             f"expected integers, got {type(values).__name__} that is not all integers "
             "(floats below 2^53), or whose rows are not of one length; convert it first"
         ) from None
-    array = np.ascontiguousarray(integers)
     array.setflags(write=False)
     return array
 
@@ -82,7 +80,7 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
                 for member in archive.infolist()
             }
     except DAMAGED as error:
-        raise ValueError(f"no numpy archive, or a damaged one: {type(error).__name__}") from error
+        raise ValueError(f"not a numpy archive, or damaged: {type(error).__name__}") from error
 
 
 def array_in(content: bytes) -> npt.NDArray[Any]:
@@ -90,7 +88,7 @@ def array_in(content: bytes) -> npt.NDArray[Any]:
     try:
         return _array(content)
     except DAMAGED as error:
-        raise ValueError(f"no numpy array, or a damaged one: {type(error).__name__}") from error
+        raise ValueError(f"not a numpy array, or damaged: {type(error).__name__}") from error
 
 
 def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
@@ -113,9 +111,18 @@ def _array(content: bytes) -> npt.NDArray[Any]:
     return array
 
 
+def _numbers(values: Any) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind in "cmM":
+        raise TypeError("complex numbers and dates are not real numbers")
+    return array
+
+
 def _integers(array: npt.NDArray[Any]) -> Integers:
-    if array.dtype.kind == "c":
-        raise ValueError("they are complex numbers")
+    if array.dtype.kind in "iu":
+        if array.max(initial=0) > np.iinfo(np.int64).max:
+            raise ValueError("some of them would become negative")
+        return array.astype(np.int64)
     floats = array.astype(np.float64)
     if not (np.abs(floats) < 2.0**53).all() or (floats != np.floor(floats)).any():
         raise ValueError("not all of them are integers below 2^53")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments, each an `ArgumentError` that names the argument; NaN passes none."""
+"""Checks of arguments: each raises an `ArgumentError` that names the argument; NaN never passes."""
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
@@ -19,20 +20,14 @@ UNIT_TOLERANCE = 1e-12
 
 def check_above(limit: float, /, **named: float) -> None:
     """Each value is a finite number greater than `limit`."""
-    for name, value in named.items():
-        if not (_is_number(value) and value > limit and math.isfinite(value)):
-            raise ArgumentError(
-                f"{name} must be a finite number greater than {limit:g}, got {given(value)}"
-            )
+    rule = f"a finite number greater than {limit:g}"
+    _check_each(named, lambda value: _is_finite(value) and value > limit, rule)
 
 
 def check_at_least(limit: float, /, **named: float) -> None:
     """Each value is a finite number no smaller than `limit`."""
-    for name, value in named.items():
-        if not (_is_number(value) and value >= limit and math.isfinite(value)):
-            raise ArgumentError(
-                f"{name} must be a finite number and at least {limit:g}, got {given(value)}"
-            )
+    rule = f"a finite number and at least {limit:g}"
+    _check_each(named, lambda value: _is_finite(value) and value >= limit, rule)
 
 
 def check_between(low: float, high: float, /, **named: float) -> None:
@@ -40,7 +35,7 @@ def check_between(low: float, high: float, /, **named: float) -> None:
     for name, value in named.items():
         if not (_is_number(value) and low < value < high):
             hint = ""
-            if high == 1 and _is_number(value) and low < value / 100 < 1 < value:
+            if high == 1 and _is_number(value) and 1 < value < 100 and low < value / 100:
                 hint = f"; write {value:g} % as {value / 100:g}"
             raise ArgumentError(
                 f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}{hint}"
@@ -49,18 +44,14 @@ def check_between(low: float, high: float, /, **named: float) -> None:
 
 def check_share(**named: float) -> None:
     """Each value is a number from 0 to 1, ends included."""
-    for name, value in named.items():
-        if not (_is_number(value) and 0 <= value <= 1):
-            raise ArgumentError(f"{name} must be a number from 0 to 1, got {given(value)}")
+    rule = "a number from 0 to 1"
+    _check_each(named, lambda value: _is_number(value) and 0 <= value <= 1, rule)
 
 
 def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
-    for name, value in named.items():
-        if is_a(value, bool) or not is_a(value, int | np.integer) or value < least:
-            raise ArgumentError(
-                f"{name} must be an integer and at least {least}, got {given(value)}"
-            )
+    rule = f"an integer and at least {least}"
+    _check_each(named, lambda value: _is_integer(value) and value >= least, rule)
 
 
 def check_one_of(choices: Sequence[str], **named: str) -> None:
@@ -132,5 +123,22 @@ def is_a(value: object, kind: type | UnionType) -> bool:
     return isinstance(value, kind)
 
 
+def _check_each(named: Mapping[str, Any], holds: Callable[[Any], bool], rule: str) -> None:
+    for name, value in named.items():
+        if not holds(value):
+            raise ArgumentError(f"{name} must be {rule}, got {given(value)}")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return _is_integer(value) or isinstance(value, float | np.floating)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float can hold; some integers are beyond all floats."""
+    if isinstance(value, int):
+        return _is_integer(value) and abs(value) <= sys.float_info.max
+    return _is_number(value) and math.isfinite(value)

@@ -58,14 +58,14 @@ class _Cache(FunctionCache):
         return (*key, digest.hexdigest())
 
 
-def _ingredients(function: Any, seen: set[Any]) -> Iterator[bytes]:  # any function
+def _ingredients(function: Any, visited: set[Any]) -> Iterator[bytes]:  # any function
     """Constants of a kernel, and the files and constants of all functions that it calls."""
     for name in sorted(set(function.__code__.co_names)):
         value = function.__globals__.get(name)
         called = getattr(value, "py_func", None) or getattr(value, "_defn", None)
         if isinstance(value, _CONSTANTS):
             yield f"{name} = {value!r};".encode()
-        elif called is not None and called not in seen:
-            seen.add(called)
+        elif called is not None and called not in visited:
+            visited.add(called)
             yield Path(called.__code__.co_filename).read_bytes()
-            yield from _ingredients(called, seen)
+            yield from _ingredients(called, visited)

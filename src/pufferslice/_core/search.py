@@ -20,7 +20,7 @@ SAFETY: Final = 1 + 2.0**-38
 """Every calibrated noise is raised by this factor, far above the float error of the formulas."""
 
 LARGEST: Final = 1e150
-"""The most noise; its square is a float."""
+"""The largest noise: its square is still a float."""
 _SMALLEST: Final = 1e-150
 _MAX_STEPS: Final = 400
 

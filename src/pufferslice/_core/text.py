@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels and arguments in messages: escaped, short, and no value of a single person.
+"""Labels and arguments in messages: escaped and short, and never the value of a single person.
 
 A label of the data can break a line, reverse it, or be a person's name. A label that occurs once
 may be that person's record and is never shown; no list has more than `MOST_SHOWN` labels.

@@ -13,7 +13,6 @@ from pufferslice.sensitivity.scan import (
     spill_tables,
     streamed_scenario,
 )
-from pufferslice.sensitivity.sensitivity import SphereTerm
 from pufferslice.sensitivity.tables import DistributionPair, GapTables
 from pufferslice.sensitivity.whitening import Shape
 
@@ -24,7 +23,6 @@ __all__ = [
     "RowScan",
     "SampledSphere",
     "Shape",
-    "SphereTerm",
     "WholeSphere",
     "gap_tables",
     "scan_files",

@@ -22,7 +22,14 @@ from pufferslice.sensitivity.concentration import (
 )
 from pufferslice.sensitivity.exact import DIRECTIONS_PER_BLOCK, projection_errors
 from pufferslice.sensitivity.kernels import project, sort_rows
-from pufferslice.sensitivity.tables import DistributionPair, GapTables, Rounder, Row, resolved
+from pufferslice.sensitivity.tables import (
+    DistributionPair,
+    GapTables,
+    Rounder,
+    Row,
+    resolved,
+    selected,
+)
 
 _ROUNDING: Final = 1e-9
 
@@ -134,24 +141,24 @@ def band_tables(
     """
     n_directions = ends if isinstance(ends, int) else len(ends)
 
-    def make(
-        samples: Sequence[_BandedSample],
-        pairs: Sequence[DistributionPair],
-        most: int,
-        progress: Progress,
-    ) -> list[GapTables]:
-        covered = [samples[a].band.covered & samples[b].band.covered for a, b in pairs]
-        levels = covered if isinstance(ends, int) else [np.ones_like(some) for some in covered]
-        has_beyond = not isinstance(ends, int) and not any(some.all() for some in covered)
-        masses = samples[0].band.masses
+    samples = [
+        _BandedSample(distribution=distribution, band=band)
+        for distribution, band in zip(distributions, bands, strict=True)
+    ]
+
+    def make(chosen: Integers, most: int, progress: Progress) -> list[GapTables]:
+        some, chosen_pairs = selected(samples, pairs, chosen)
+        covered = [some[a].band.covered & some[b].band.covered for a, b in chosen_pairs]
+        levels = covered if isinstance(ends, int) else [np.ones_like(each) for each in covered]
+        masses = some[0].band.masses
 
         def block(start: int) -> list[list[Row]]:
             rows = slice(start, min(start + DIRECTIONS_PER_BLOCK, n_directions))
-            quantiles = [sample.quantiles(rows, ends) for sample in samples]
+            quantiles = [sample.quantiles(rows, ends) for sample in some]
             rounder = Rounder(most)
             result = []
             for row in range(rows.stop - rows.start):
-                for (a, b), inside, where in zip(pairs, covered, levels, strict=True):
+                for (a, b), inside, where in zip(chosen_pairs, covered, levels, strict=True):
                     upper_a, lower_a, middle_a = (values[row] for values in quantiles[a])
                     upper_b, lower_b, middle_b = (values[row] for values in quantiles[b])
                     one, other = _above(upper_a, lower_b), _above(upper_b, lower_a)
@@ -161,7 +168,7 @@ def band_tables(
                         rounder.row(gaps[where], masses[where]),
                         rounder.row(np.abs(middle_a - middle_b), masses),
                     ]
-                    if has_beyond:
+                    if not isinstance(ends, int):  # no band covers the last level
                         table_rows.append(rounder.row(gaps[~inside], masses[~inside]))
                     result.append(table_rows)
             return result
@@ -171,19 +178,15 @@ def band_tables(
         bound, plain, *beyond = zip(*(rows for part in blocks for rows in part), strict=True)
         return [
             GapTables.of_rows(bound, [int(masses[where].sum()) for where in levels]),
-            GapTables.of_rows(plain, [LEVEL_QUANTA] * len(pairs)),
+            GapTables.of_rows(plain, [LEVEL_QUANTA] * len(chosen)),
             *(
                 GapTables.of_rows(rows, [int(masses[~inside].sum()) for inside in covered])
                 for rows in beyond
             ),
         ]
 
-    samples = [
-        _BandedSample(distribution=distribution, band=band)
-        for distribution, band in zip(distributions, bands, strict=True)
-    ]
     bound, plain, *beyond = resolved(
-        make, samples, pairs, n_directions, weights=weights, progress=progress
+        make, len(pairs), n_directions, weights=weights, progress=progress
     )
     return BandTables(bound=bound, plain=plain, beyond=beyond[0] if beyond else None)
 
@@ -210,11 +213,8 @@ def tail_cut_estimate(first: Floats, second: Floats, failure_probability: float)
         ranks = np.ceil(levels * len(ordered) - _ROUNDING).astype(np.int64)
         return np.asarray(ordered[np.clip(ranks, 1, len(ordered)) - 1])
 
-    upper, lower = (
-        quantiles(samples[0], levels + halfwidth),
-        quantiles(samples[1], levels - halfwidth),
-    )
-    return float(np.abs(upper - lower).max())
+    upper = quantiles(samples[0], levels + halfwidth)
+    return float(np.abs(upper - quantiles(samples[1], levels - halfwidth)).max())
 
 
 @final

@@ -4,7 +4,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
@@ -142,6 +142,14 @@ class CountedRows(NamedTuple):
             moved = codes[limits.outside(raw).any(axis=1)]
             n_clipped = np.bincount(moved, minlength=len(secrets)).astype(np.int64)
         return cls(outputs, secrets, codes, n_dropped, n_clipped, ends)
+
+    def by_secret(self) -> Iterator[tuple[str, Floats]]:
+        """The outputs of each secret, in their order."""
+        if len(self.codes):
+            order = grouped(self.codes, len(self.secrets))
+            ends = np.cumsum(np.bincount(self.codes, minlength=len(self.secrets)))
+            for secret, rows in zip(self.secrets, np.split(order, ends[:-1]), strict=True):
+                yield secret, self.outputs[rows]
 
 
 class Tally:
@@ -312,7 +320,7 @@ class Tally:
 
 
 def _check_room(grid: BinGrid, n_secrets: int) -> None:
-    """Check that the histograms fit the memory, and that 32-bit integers can index them."""
+    """Check that the histograms fit into memory, and that 32-bit integers can index them."""
     # 32-bit counts, and 64-bit ones when they are returned.
     needed = grid.n_bytes(n_secrets) * 3 // 2
     memory = math.inf
@@ -361,13 +369,9 @@ def binned_tables(
             "the distributions were binned along other directions; scan the data with this profile"
         )
 
-    def make(
-        distributions: Sequence[BinnedDistribution],
-        pairs: Sequence[DistributionPair],
-        most: int,
-        progress: Progress,
-    ) -> list[GapTables]:
-        sizes = [(distributions[a].total, distributions[b].total) for a, b in pairs]
+    def make(chosen: Integers, most: int, progress: Progress) -> list[GapTables]:
+        chosen_pairs = [pairs[i] for i in chosen.tolist()]
+        sizes = [(distributions[a].total, distributions[b].total) for a, b in chosen_pairs]
         # A common denominator of all ranks, or a power of two where that would not fit.
         totals = [
             common if (common := math.lcm(*both)) <= _LARGEST_COMMON else _RANK_QUANTA
@@ -379,7 +383,7 @@ def binned_tables(
             masses = np.empty(grid.n_bins, dtype=np.int64)
             gaps = grid.gaps(np.arange(grid.n_bins), row)
             rows = []
-            for (a, b), total in zip(pairs, totals, strict=True):
+            for (a, b), total in zip(chosen_pairs, totals, strict=True):
                 ranks_a = _ranks(distributions[a], row, total)
                 bins_apart(*ranks_a, *_ranks(distributions[b], row, total), masses)
                 some = masses > 0
@@ -389,8 +393,7 @@ def binned_tables(
         by_slice = in_threads(slice_rows, range(grid.n_directions), progress)
         return [GapTables.of_rows([row for rows in by_slice for row in rows], totals)]
 
-    n_slices = grid.n_directions
-    return resolved(make, distributions, pairs, n_slices, weights=weights, progress=progress)[0]
+    return resolved(make, len(pairs), grid.n_directions, weights=weights, progress=progress)[0]
 
 
 def _ranks(distribution: BinnedDistribution, row: int, total: int) -> tuple[Integers, Integers]:

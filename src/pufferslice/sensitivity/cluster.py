@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, final
 
@@ -21,8 +22,8 @@ from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.data.readers import Piece, data_files, pieces_of
 from pufferslice.errors import ArgumentError, ClusterError, MissingExtraError, PuffersliceError
-from pufferslice.scenario.histograms import BinGrid, Histograms, Strata, added
-from pufferslice.sensitivity.binned import CountedRows, Tally, grouped
+from pufferslice.scenario.histograms import BinGrid, Histograms, added
+from pufferslice.sensitivity.binned import CountedRows, Tally
 from pufferslice.sensitivity.scan import (
     START,
     Checkpoint,
@@ -38,7 +39,6 @@ from pufferslice.sensitivity.strata import (
     PairWork,
     Stratum,
     check_counted,
-    check_spillable,
     cuts_of,
     few_directions,
     rows_changed,
@@ -71,7 +71,7 @@ _SECONDS_TO_CONNECT: Final = 10
 
 Result = TypeVar("Result")
 
-# Dask would take them for a few bytes, and keep too many in the memory of a worker.
+# Dask would count them as a few bytes, and keep too many in the memory of a worker.
 dask.sizeof.sizeof.register(Histograms, lambda histograms: histograms.counts.nbytes)
 
 
@@ -124,10 +124,8 @@ def scan_cluster_files(
     """
     pieces = pieces_of(data_files(path), scan.columns)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
-    counted_before, position = (None, START) if saved is None else saved.load()
     tally = Tally(scan.grid, 1)
-    if counted_before is not None:
-        tally.add_histograms(counted_before)
+    position = START if saved is None else saved.resumed(tally)
     numbers = {piece: i for i, piece in enumerate(pieces)}
     left = [p for p in pieces[position.n_pieces :] if numbers[p] not in position.ahead]
     n_rows = sum(piece.n_rows for piece in pieces)
@@ -166,8 +164,15 @@ def scan_dask_frame(
     shared_scan = dask.delayed(_itself)(scan)
     columns = [name for name in frame.columns if name in scan.columns]
     parts = frame[columns].to_delayed() if columns else frame.to_delayed()
+    if not parts:
+        raise ArgumentError(
+            "there is nothing to scan: no partitions; give a frame or files with at least one"
+        )
     leaves = client.compute([dask.delayed(_shielded)(_count, part, shared_scan) for part in parts])
-    return _summed(client, leaves, scan.grid, progress)
+    sums = _sums(client, leaves, [1] * len(leaves), scan.grid, progress)
+    histograms = added(part for _, part in sums)
+    check_some(sum(histograms.n_rows.values()), histograms.n_dropped)
+    return histograms
 
 
 @final
@@ -187,7 +192,7 @@ class ClusterStrata(KeptStrata):
         return _checked(_result(self.strata[stratum]), self.digests[stratum]).rows
 
     def each_pair(
-        self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
+        self, other: KeptStrata, places: Sequence[tuple[int, int]], work: PairWork
     ) -> Iterator[tuple[MatchingTables, float]]:
         """What `work` gives for pairs of strata, on the workers; only that comes here."""
         if not isinstance(other, ClusterStrata):
@@ -274,8 +279,6 @@ def _spilled(
     progress: Progress,
 ) -> dict[str, ClusterStrata]:
     _check_versions(client)
-    check_spillable(histograms)
-    check_count(1, most_rows=most_rows)
     dim = histograms.grid.dim
     cuts = {secret: cut for secret, (cut, _) in cuts_of(histograms, most_rows).items()}
     owners = [(secret, k) for secret, cut in cuts.items() for k in range(cut.n_strata)]
@@ -307,9 +310,9 @@ def _spilled(
             )
         ]
     )
-    strata = [client.submit(_stratum_of, both) for both in gathered]
+    strata = [client.submit(itemgetter(0), both) for both in gathered]
     tally, facts = Tally(grid, 1), []
-    for done, both in enumerate([client.submit(_facts_of, both) for both in gathered]):
+    for done, both in enumerate([client.submit(itemgetter(1), both) for both in gathered]):
         fact: _Facts = _result(both)
         tally.add_histograms(fact.counts)
         facts.append(fact)
@@ -348,19 +351,6 @@ def _tasks(pieces: Sequence[Piece], most_rows: int, *, n_skipped: int = 0) -> li
             n_rows = 0
         n_rows += piece.n_rows
     return [_Task(tuple(p), 0 if i else n_skipped) for i, p in enumerate(together)]
-
-
-def _summed(
-    client: distributed.Client, leaves: list[Any], grid: BinGrid, progress: Progress
-) -> Histograms:
-    """The sum of all leaves, each a partition."""
-    if not leaves:
-        raise ArgumentError(
-            "there is nothing to scan: no partitions; give a frame or files with at least one"
-        )
-    histograms = added(part for _, part in _sums(client, leaves, [1] * len(leaves), grid, progress))
-    check_some(sum(histograms.n_rows.values()), histograms.n_dropped)
-    return histograms
 
 
 def _sums(
@@ -513,18 +503,14 @@ def _numbered(
     """Prepared rows with the numbers of their strata; some are there twice."""
     blocks, n_seen = [], Counter(offsets)
     for rows in _rows_in(part, scan):
-        if not len(rows.codes):
-            continue
-        order = grouped(rows.codes, len(rows.secrets))
-        ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
-        for secret, chosen in zip(rows.secrets, np.split(order, ends[:-1]), strict=True):
+        for secret, outputs in rows.by_secret():
             if secret not in cuts:
                 raise rows_changed()
             first = n_seen[secret]
-            source, strata, places = cuts[secret].split(first, len(chosen))
+            source, strata, places = cuts[secret].split(first, len(outputs))
             numbers = [firsts[secret] + strata, first + source, places]
-            blocks.append((np.column_stack(numbers), rows.outputs[chosen[source]]))
-            n_seen[secret] += len(chosen)
+            blocks.append((np.column_stack(numbers), outputs[source]))
+            n_seen[secret] += len(outputs)
     return _numbered_frame(blocks, scan.grid.dim)
 
 
@@ -551,7 +537,7 @@ def _gathered(
     tally = Tally(grid, 1)
     tally.add(own, [secret], np.zeros(len(own), dtype=np.int64))
     facts = _Facts(_digest(rows), border, tally.histograms())
-    return Stratum(rows, cut.masses_in_order(stratum, np.array(border))), facts
+    return Stratum(rows, cut.masses(stratum, border)), facts
 
 
 def _checked(stratum: Stratum, digest: str) -> Stratum:
@@ -572,11 +558,3 @@ def _coupled(
 
 def _digest(rows: Floats) -> str:
     return hashlib.sha256(rows.astype("<f8").tobytes()).hexdigest()
-
-
-def _stratum_of(both: tuple[Stratum, _Facts]) -> Stratum:
-    return both[0]
-
-
-def _facts_of(both: tuple[Stratum, _Facts]) -> _Facts:
-    return both[1]

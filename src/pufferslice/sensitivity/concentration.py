@@ -2,7 +2,7 @@
 """Bounds from finite samples: bands around quantiles, Hoeffding, Clopper-Pearson."""
 
 import math
-from typing import Final, Literal, final
+from typing import Final, Literal, final, get_args
 
 import attrs
 import numpy as np
@@ -15,7 +15,7 @@ from pufferslice.errors import ArgumentError
 
 BandKind = Literal["order_statistics", "dkw"]
 
-BANDS: Final = ("order_statistics", "dkw")
+BANDS: Final[tuple[BandKind, ...]] = get_args(BandKind)
 """Order statistics at fixed levels (exact binomial tails), or Dvoretzky-Kiefer-Wolfowitz."""
 
 LEVEL_QUANTA: Final = 2**48

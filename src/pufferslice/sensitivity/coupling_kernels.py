@@ -28,6 +28,9 @@ _TIE: Final = 1e-9
 _GAIN: Final = 1e-9
 """Relative fall of the cost of a block for which it changes; less could be rounding."""
 
+_TINY: Final = 1e-280
+"""Squares up to this may have lost digits."""
+
 _FIRST_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_STEP: Final = np.uint64(0xBF58476D1CE4E5B9)
 _THIRD_STEP: Final = np.uint64(0x94D049BB133111EB)
@@ -197,6 +200,23 @@ def piece_squares(points_a: Floats, points_b: Floats, first: Integers, second: I
         for k in range(points_a.shape[1]):
             square += (points_a[first[i], k] - points_b[second[i], k]) ** 2
         result[i] = square
+    return result
+
+
+@kernel
+def piece_distances(
+    points_a: Floats, points_b: Floats, first: Integers, second: Integers
+) -> Floats:
+    """Distance of every piece; where its square may be too small for a float, at least that."""
+    squares = piece_squares(points_a, points_b, first, second)
+    result: Floats = np.sqrt(squares)
+    dim = points_a.shape[1]
+    for i in range(len(first)):
+        if squares[i] <= _TINY:
+            largest = 0.0
+            for k in range(dim):
+                largest = max(largest, abs(points_a[first[i], k] - points_b[second[i], k]))
+            result[i] = math.sqrt(dim) * largest
     return result
 
 

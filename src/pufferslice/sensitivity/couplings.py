@@ -29,12 +29,13 @@ from pufferslice.sensitivity.coupling_kernels import (
     corner,
     improve,
     pair_squares,
+    piece_distances,
     piece_squares,
     random_directions,
     to_costs,
     transport,
 )
-from pufferslice.sensitivity.kernels import project, row_distances, stable_order
+from pufferslice.sensitivity.kernels import project, stable_order
 from pufferslice.sensitivity.renyi import row_deltas
 from pufferslice.sensitivity.tables import (
     MOST_ENTRIES,
@@ -58,7 +59,7 @@ _N_DIRECTIONS: Final = 1024
 _STRIDE: Final = 37
 """Each round starts this many directions later."""
 _SIDES: Final = (2, 2, 2, 0, 2, 2, 2, 1)
-"""By what pieces are near in each round: mostly the sum of both atoms, where swaps gain most."""
+"""What nearness means in each round: mostly that of the sum of both atoms; it gains most."""
 _BLOCK: Final = 64
 _QUICK_BLOCK: Final = 32
 """Pieces that are coupled anew together, at most."""
@@ -82,7 +83,7 @@ _UNITS_PER_ATOM: Final = 4
 _BULK: Final = 0.95
 """Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
 _FEW_ROUNDS: Final = 2
-"""Rounds up to which a search is for much data: pieces are few, and the farthest get most of it."""
+"""With so few rounds the data are large: pieces are few, and the farthest get most of the work."""
 _SINGLE: Final = 0.8
 """Share of mass in one unit an atom from which these units are coupled apart."""
 _FAR_SHARES: Final = (0.25, 0.06, 0.015, 0.004)
@@ -156,8 +157,7 @@ def coupling_tables(
         best = instance.best(recipe)[:slots]
         for pieces in best:
             if id(pieces) not in rows:
-                distances = np.empty(len(pieces.masses))
-                row_distances(*instance.ends(pieces), distances)
+                distances = instance.distances(pieces)
                 rows[id(pieces)] = rounder.row(distances, pieces.masses)
         return [rows[id(pieces)] for pieces in best]
 
@@ -167,13 +167,10 @@ def coupling_tables(
     totals = [instance.total for instance in instances]
     fine = MatchingTables.of_rows(rows, totals, [instance.equal for instance in instances])
 
-    def make(
-        chosen: Sequence[int], _pairs: Sequence[DistributionPair], most: int, _progress: Progress
-    ) -> list[MatchingTables]:
-        return [fine.only(np.array(chosen)).coarsened(most * len(chosen) * slots)]
+    def make(chosen: Integers, most: int, _progress: Progress) -> list[MatchingTables]:
+        return [fine.only(chosen).coarsened(most * len(chosen) * slots)]
 
-    places = range(len(pairs))
-    return resolved(make, places, [DistributionPair(i, i) for i in places], slots)[0]
+    return resolved(make, len(pairs), slots)[0]
 
 
 def coupled_differences(
@@ -253,6 +250,10 @@ class _Instance(NamedTuple):
         points = self.first.points, self.second.points
         return piece_squares(*points, pieces.first, pieces.second), pieces.masses / self.total
 
+    def distances(self, pieces: Pieces) -> Floats:
+        points = self.first.points, self.second.points
+        return piece_distances(*points, pieces.first, pieces.second)
+
 
 def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
     """The recipe's cost of a coupling, or its logarithm."""
@@ -266,7 +267,7 @@ def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
 
 
 def _rankings(recipe: Recipe) -> list[Callable[[Floats, Floats], float]]:
-    """What a coupling of squared distances and masses is worth, for each that is kept."""
+    """Costs of a coupling from its squared distances and masses; the best by each is kept."""
 
     def worst(squares: Floats, _masses: Floats) -> float:
         return float(squares.max())

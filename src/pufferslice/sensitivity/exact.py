@@ -25,6 +25,7 @@ from pufferslice.sensitivity.tables import (
     Rounder,
     Row,
     resolved,
+    selected,
 )
 
 DIRECTIONS_PER_BLOCK: Final = 4
@@ -46,25 +47,25 @@ def gap_tables(
     `resolved` decides how finely the others are kept, for slices of these `weights`.
     Source: lem:empirical_Winfty_1d, and for unequal sizes the merged break points.
     """
-    _check_dimensions(distributions, directions)
+    check_unit_rows(directions=directions)
+    dims = sorted({distribution.dim for distribution in distributions} | {directions.shape[1]})
+    if len(dims) != 1:
+        raise ArgumentError(
+            f"distributions and directions must have one dimension, got {', '.join(map(str, dims))}"
+        )
 
-    def make(
-        distributions: Sequence[FiniteDistribution],
-        pairs: Sequence[DistributionPair],
-        most: int,
-        progress: Progress,
-    ) -> list[GapTables]:
-        instances = _Instances.of(distributions, pairs)
+    def make(chosen: Integers, most: int, progress: Progress) -> list[GapTables]:
+        some, chosen_pairs = selected(distributions, pairs, chosen)
+        instances = _Instances.of(some, chosen_pairs)
         extras = 2 * projection_errors(directions, instances.largest_norm)
-        buffers = threading.local()
+        buffers = _Buffers([distribution.n_samples for distribution in some], most)
 
         def block(start: int) -> list[Row]:
             rows = slice(start, start + DIRECTIONS_PER_BLOCK)
-            scratch = _scratch_of(buffers, distributions, most)
             sides = [
-                _sorted_side(distribution, directions[rows], columns, out, scratch.gaps)
+                _sorted_side(distribution, directions[rows], columns, out, buffers.gaps)
                 for distribution, columns, out in zip(
-                    distributions, instances.columns, scratch.values, strict=True
+                    some, instances.columns, buffers.values, strict=True
                 )
             ]
             return [
@@ -76,18 +77,17 @@ def gap_tables(
                     instances.scales[index],
                     row,
                     extra,
-                    scratch,
+                    buffers,
                 )
                 for row, extra in enumerate(extras[rows])
-                for index, pair in enumerate(pairs)
+                for index, pair in enumerate(chosen_pairs)
             ]
 
         starts = range(0, len(directions), DIRECTIONS_PER_BLOCK)
         rows = [row for part in in_threads(block, starts, progress) for row in part]
         return [GapTables.of_rows(rows, instances.totals, instances.equal)]
 
-    n_slices = len(directions)
-    return resolved(make, distributions, pairs, n_slices, weights=weights, progress=progress)[0]
+    return resolved(make, len(pairs), len(directions), weights=weights, progress=progress)[0]
 
 
 def projection_errors(directions: Floats, largest: float) -> Floats:
@@ -99,15 +99,6 @@ def projection_errors(directions: Floats, largest: float) -> Floats:
     n_terms = np.count_nonzero(directions, axis=1)
     on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
     return np.asarray(np.where(on_axis, 0.0, (n_terms + 2) * UNIT_ROUNDOFF * largest))
-
-
-def _check_dimensions(distributions: Sequence[FiniteDistribution], directions: Floats) -> None:
-    check_unit_rows(directions=directions)
-    dims = sorted({distribution.dim for distribution in distributions} | {directions.shape[1]})
-    if len(dims) != 1:
-        raise ArgumentError(
-            f"distributions and directions must have one dimension, got {', '.join(map(str, dims))}"
-        )
 
 
 class _Instances(NamedTuple):
@@ -148,28 +139,14 @@ class _Instances(NamedTuple):
         return np.zeros(1), np.array([self.totals[index]], dtype=np.int64)
 
 
-class _Scratch(NamedTuple):
-    """Buffers of one thread; fresh memory for every block would cost more than the sorting."""
+class _Buffers(threading.local):
+    """One set per thread; fresh memory for every block would cost more than the sorting."""
 
-    values: list[Floats]
-    gaps: Floats
-    masses: Integers
-    rounder: Rounder
-
-
-def _scratch_of(
-    buffers: threading.local, distributions: Sequence[FiniteDistribution], most: int
-) -> _Scratch:
-    if not hasattr(buffers, "scratch"):
-        sizes = [distribution.n_samples for distribution in distributions]
-        buffers.scratch = _Scratch(
-            values=[np.empty((DIRECTIONS_PER_BLOCK, n)) for n in sizes],
-            gaps=np.empty(2 * max(sizes)),
-            masses=np.empty(2 * max(sizes), dtype=np.int64),
-            rounder=Rounder(most),
-        )
-    scratch: _Scratch = buffers.scratch
-    return scratch
+    def __init__(self, sizes: Sequence[int], most: int) -> None:
+        self.values = [np.empty((DIRECTIONS_PER_BLOCK, n)) for n in sizes]
+        self.gaps = np.empty(2 * max(sizes))
+        self.masses = np.empty(2 * max(sizes), dtype=np.int64)
+        self.rounder = Rounder(most)
 
 
 class _Side(NamedTuple):
@@ -200,13 +177,13 @@ def _sorted_side(
 
 
 def _gap_row(
-    first: _Side, second: _Side, scales: tuple[int, int], row: int, extra: float, scratch: _Scratch
+    first: _Side, second: _Side, scales: tuple[int, int], row: int, extra: float, buffers: _Buffers
 ) -> Row:
     a, b = first.values[row], second.values[row]
     if scales == (1, 1) and first.is_uniform and second.is_uniform:
-        return scratch.rounder.row_of_difference(a, b, extra)
+        return buffers.rounder.row_of_difference(a, b, extra)
     counts_a, counts_b = (
         side.counts if side.is_uniform else side.counts[row] for side in (first, second)
     )
-    n = merge(a, counts_a, scales[0], b, counts_b, scales[1], extra, scratch.gaps, scratch.masses)
-    return scratch.rounder.row(scratch.gaps[:n], scratch.masses[:n])
+    n = merge(a, counts_a, scales[0], b, counts_b, scales[1], extra, buffers.gaps, buffers.masses)
+    return buffers.rounder.row(buffers.gaps[:n], buffers.masses[:n])

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.scenario.distributions import (
     WEIGHT_QUANTA,
+    Distribution,
     GaussianDistribution,
     GaussianMixture,
 )
@@ -64,29 +65,36 @@ class GaussianPairs:
     @classmethod
     def of(
         cls,
-        pairs: Sequence[tuple[GaussianDistribution, GaussianDistribution]],
+        pairs: Sequence[tuple[Distribution, Distribution]],
         scales: Floats,
         shape: Shape | None = None,
-        *,
-        owners: Sequence[int] | None = None,
-        counts: Sequence[int] | None = None,
     ) -> Self:
-        """Pairs of distributions in the user's units; the `scales` are the units of the noise.
+        """Pairs of Gaussians, or mixtures of them, in the user's units.
 
-        Without `owners` and `counts` every pair is an instance.
-
-        With a `shape` in the coordinates that it whitens: exact images, each number rounded once.
+        The `scales` are the units of the noise. With a `shape` in the coordinates that it whitens:
+        exact images, each number rounded once.
         """
+        pieces: list[tuple[GaussianDistribution, GaussianDistribution]] = []
+        owners, counts = [], []
+        for instance, (first, second) in enumerate(pairs):
+            if isinstance(first, GaussianDistribution) and isinstance(second, GaussianDistribution):
+                coupled = [(first, second, 1)]
+            else:
+                coupled = coupled_components(_mixture(first), _mixture(second), scales)
+            for one, other, count in coupled:
+                pieces.append((one, other))
+                owners.append(instance)
+                counts.append(count)
         units = [Fraction(scale) for scale in scales]
         shifts = []
-        for first, second in pairs:
+        for one, other in pieces:
             shift = [
                 (Fraction(a) - Fraction(b)) / unit
-                for a, b, unit in zip(first.mean, second.mean, units, strict=True)
+                for a, b, unit in zip(one.mean, other.mean, units, strict=True)
             ]
             exact = shift if shape is None else shape.whitened_exactly(shift)
             shifts.append([_nearest(x) for x in exact])
-        declared = np.array([[first.cov, second.cov] for first, second in pairs])
+        declared = np.array([[one.cov, other.cov] for one, other in pieces])
         if shape is None:
             covs = declared / np.outer(scales, scales)
         else:
@@ -104,9 +112,7 @@ class GaussianPairs:
         merged = differ & (covs[:, 0] == covs[:, 1])
         larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
         covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
-        means = np.stack([np.array(shifts), np.zeros((len(pairs), len(scales)))], axis=1)
-        if owners is None or counts is None:
-            return cls(means=means, covs=covs)
+        means = np.stack([np.array(shifts), np.zeros((len(pieces), len(scales)))], axis=1)
         return cls(means=means, covs=covs, owners=np.array(owners), counts=np.array(counts))
 
     @property
@@ -377,6 +383,16 @@ def coupled_components(
         (first.components[i], second.components[j], int(flows[j, i]))
         for j, i in zip(*np.nonzero(flows), strict=True)
     ]
+
+
+def _mixture(distribution: Distribution) -> GaussianMixture:
+    if isinstance(distribution, GaussianDistribution):
+        return GaussianMixture.weighted([distribution], [1.0])
+    if not isinstance(distribution, GaussianMixture):
+        raise ScenarioError(
+            f"a Gaussian cannot be compared with a {distribution.kind} distribution"
+        )
+    return distribution
 
 
 def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -> Floats:

@@ -23,7 +23,6 @@ _ROWS_IN_CACHE: Final = 64
 _RANKS_AT_ONCE: Final = 128
 _FEW_BINS: Final = 4
 _ULP: Final = 2.0**-52
-_TINY: Final = 1e-280
 _ROUNDS: Final = 3
 _FOREMOST: Final = 8.0
 """How much more the second power counts in thinned rows: they lose most where noise is large."""
@@ -77,25 +76,6 @@ def gap_above(a: float, b: float, extra: float) -> float:
     back = gap - a
     lost = (a - (gap - back)) - (b + back)
     return abs(gap) * (1 + _ULP) if lost * gap > 0 else abs(gap)
-
-
-@kernel
-def _far_apart(a: Floats, b: Floats) -> float:
-    """At least the distance of two points whose squares may be too small for a float."""
-    largest = 0.0
-    for k in range(len(a)):
-        largest = max(largest, abs(a[k] - b[k]))
-    return math.sqrt(len(a)) * largest
-
-
-@kernel
-def row_distances(a: Floats, b: Floats, distances: Floats) -> None:
-    """Euclidean distances between rows of the same number."""
-    for i in range(len(a)):
-        square = 0.0
-        for k in range(a.shape[1]):
-            square += (a[i, k] - b[i, k]) ** 2
-        distances[i] = math.sqrt(square) if square > _TINY else _far_apart(a[i], b[i])
 
 
 @kernel
@@ -344,7 +324,7 @@ def stable_order(values: Floats) -> Integers:
 
 @kernel
 def _as_number(bits: np.uint64) -> np.uint64:
-    """Grows with the float: of negative ones all bits flip, of others the sign."""
+    """Grows with the float: all bits of negative ones are flipped, of others only the sign."""
     return bits ^ (_SIGN if bits < _SIGN else _ALL)
 
 

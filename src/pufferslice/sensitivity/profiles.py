@@ -153,7 +153,7 @@ class SampledSphere(_Directions):
 
     @classmethod
     def draw(cls, *, dim: int, n_directions: int, seed: int) -> "SampledSphere":
-        """Independent uniform directions, from a public seed that was not chosen by its results."""
+        """Independent uniform directions, from a public seed chosen without looking at results."""
         check_count(2, dim=dim)
         check_count(1, n_directions=n_directions)
         check_count(0, seed=seed)

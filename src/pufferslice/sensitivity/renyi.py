@@ -243,8 +243,8 @@ def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
     """
     _check_slices(costs, weights)
     a = order - 1
-    seen = weights > 0
-    exponents, shares = a * costs[..., seen], weights[seen] / weights[seen].sum()
+    has_weight = weights > 0
+    exponents, shares = a * costs[..., has_weight], weights[has_weight] / weights[has_weight].sum()
     with np.errstate(over="ignore", invalid="ignore"):
         small = np.log1p(np.expm1(exponents) @ shares)
     large = logsumexp(exponents, b=shares, axis=-1)

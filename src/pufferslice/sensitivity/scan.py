@@ -61,11 +61,9 @@ from pufferslice.sensitivity.profiles import Profile
 from pufferslice.sensitivity.strata import (
     MOST_ROWS,
     Announce,
-    Spill,
     SpilledStrata,
     SpillFolder,
-    check_spillable,
-    spilled_before,
+    spilled,
     unannounced,
 )
 
@@ -117,7 +115,18 @@ class RowScan:
         >>> RowScan.of(query, secret="race", profile=FiniteProfile.axes(dim=1))
         RowScan(query='columns', secret=('race',), n_directions=1, n_bins=4096)
         """
-        check_streamable(query, secret)
+        if query.level != "row":
+            raise ScenarioError(
+                "a stream of rows gives the distribution of a query of one row, got "
+                f"{query.kind!r}, a query of a table. Use distribution 'records' with "
+                "columns(...); distributions 'groups' and 'bootstrap' need the rows of a group "
+                "together: read them with read_table(...)"
+            )
+        if isinstance(secret, Bins):
+            raise ScenarioError(
+                f"quantiles of column {secret.column!r} need all rows before the first one can be "
+                "counted; add a column with the bin of each row, and name it as the secret"
+            )
         if isinstance(null_values, str):
             raise ArgumentError(f"null_values must be a list of strings, got {given(null_values)}")
         grid = bin_grid(query, profile, n_bins=n_bins, range=range)
@@ -147,8 +156,13 @@ class RowScan:
             return CountedRows.of(self.query, no_rows, [], np.empty(0, np.int64), n_dropped)
         secrets, codes = _coded(self.secret, complete)
         outputs = self.query.bound(complete)(np.arange(len(complete)))
-        if self.query.range is None:
-            check_inside(self.query, self.range, outputs)
+        if self.query.range is None and (outside := self.range.outside(outputs)).any():
+            raise ScenarioError(
+                f"{np.count_nonzero(outside.any(axis=1))} of {len(outputs)} rows lie outside the "
+                f"public range ({_counts_by_name(self.query, outside)}). Give a range that holds "
+                "them, or clip them to it with query.with_range(...); --range on the command line "
+                "clips"
+            )
         return CountedRows.of(self.query, outputs, secrets, codes, n_dropped)
 
     def parts(self) -> dict[str, str]:
@@ -185,51 +199,6 @@ class RowScan:
         )
 
 
-def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
-    """Refuse a query or secret whose distribution cannot be counted in one pass over rows."""
-    if query.level != "row":
-        raise ScenarioError(
-            f"a stream of rows gives the distribution of a query of one row, got {query.kind!r}, "
-            "a query of a table. Use distribution 'records' with columns(...); "
-            "distributions 'groups' and 'bootstrap' need the rows of a group together: read them "
-            "with read_table(...)"
-        )
-    if isinstance(secret, Bins):
-        raise ScenarioError(
-            f"quantiles of column {secret.column!r} need all rows before the first one can be "
-            "counted; add a column with the bin of each row, and name it as the secret"
-        )
-
-
-def counted_outputs(
-    query: Query, outputs: Floats, secrets: list[str], codes: Integers
-) -> CountedRows:
-    """Outputs computed elsewhere, ready to be counted; none may be NaN or infinite."""
-    if outputs.ndim != 2 or outputs.shape[1] != query.dim:
-        raise ScenarioError(f"outputs must have shape (n, {query.dim}), got {outputs.shape}")
-    bad = ~np.isfinite(outputs)
-    if bad.any():
-        named = _counts_by_name(query, bad)
-        raise ScenarioError(
-            f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named}). Leave "
-            "them out, or draw finite outputs"
-        )
-    return CountedRows.of(query, outputs, secrets, codes)
-
-
-def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
-    """Refuse outputs outside the range, with their number by coordinate."""
-    outside = limits.outside(outputs)
-    n_outside = int(np.count_nonzero(outside.any(axis=1)))
-    if n_outside:
-        named = _counts_by_name(query, outside)
-        raise ScenarioError(
-            f"{n_outside} of {len(outputs)} rows lie outside the public range ({named}). Give a "
-            "range that holds them, or clip them to it with query.with_range(...); --range on the "
-            "command line clips"
-        )
-
-
 def scan_files(
     path: str | os.PathLike[str],
     scan: RowScan,
@@ -247,10 +216,8 @@ def scan_files(
     """
     pieces = pieces_of(data_files(path), scan.columns)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
-    counted_before, position = (None, START) if saved is None else saved.load()
     tally = Tally(scan.grid)
-    if counted_before is not None:
-        tally.add_histograms(counted_before)
+    position = START if saved is None else saved.resumed(tally)
     total = sum(piece.n_rows for piece in pieces)
     with contextlib.closing(_prepared_ahead(scan, pieces, position)) as ready:
         for rows, reached in ready:
@@ -307,34 +274,26 @@ def spill_files(
     the first one finished, and starts again otherwise.
     `announce` gets the bytes that will be written; `most_rows` are those of a stratum.
     """
-    check_spillable(histograms)
     pieces = pieces_of(data_files(path), scan.columns)
-    rows = f"{most_rows} {sorted(histograms.n_rows.items())}"
+    cuts = f"{most_rows} {sorted(histograms.n_rows.items())}"
 
     def identity() -> dict[str, str]:
         """Of rows that a later process may take up."""
         if folder is None:
             return {}
-        return {**scan.parts(), "data": _data_digest(pieces), "rows": digest(rows.encode())}
+        return {**scan.parts(), "data": _data_digest(pieces), "rows": digest(cuts.encode())}
 
-    place = SpillFolder(folder)
-    try:
-        before = spilled_before(place, identity(), histograms, most_rows)
-        if before is not None:
-            return before
-        total = sum(histograms.n_rows.values()) + histograms.n_dropped
-        with (
-            Spill(histograms, place, most_rows=most_rows, announce=announce) as spill,
-            contextlib.closing(_prepared_ahead(scan, pieces, START)) as ready,
-        ):
-            for counted_rows, reached in ready:
-                spill.add_rows(counted_rows)
-                progress(reached.n_rows, total)
-            # The digest of the files as they are now: of changed ones nothing is taken up later.
-            return spill.finished(identity())
-    except BaseException:
-        place.close()
-        raise
+    total = sum(histograms.n_rows.values()) + histograms.n_dropped
+    with contextlib.closing(_prepared_ahead(scan, pieces, START)) as ready:
+        return spilled(
+            ((rows, reached.n_rows) for rows, reached in ready),
+            histograms,
+            SpillFolder(folder),
+            identity,
+            most_rows=most_rows,
+            announce=announce,
+            progress=lambda done: progress(done, total),
+        )
 
 
 def spill_tables(
@@ -347,20 +306,24 @@ def spill_tables(
     progress: Progress = silent,
 ) -> dict[str, SpilledStrata]:
     """As `spill_files`, for the tables of `scan_tables`, given again in the same order."""
-    check_spillable(histograms)
     total = sum(histograms.n_rows.values())
-    place, n_rows = SpillFolder(None), 0
-    try:
-        with Spill(histograms, place, most_rows=most_rows, announce=announce) as spill:
-            for table in tables:
-                counted_rows = scan.rows(table)
-                spill.add_rows(counted_rows)
-                n_rows += len(counted_rows.codes)
-                progress(n_rows, total)
-            return spill.finished(scan.parts())
-    except BaseException:
-        place.close()
-        raise
+
+    def ready() -> Iterator[tuple[CountedRows, int]]:
+        n_rows = 0
+        for table in tables:
+            rows = scan.rows(table)
+            n_rows += len(rows.codes)
+            yield rows, n_rows
+
+    return spilled(
+        ready(),
+        histograms,
+        SpillFolder(None),
+        scan.parts,
+        most_rows=most_rows,
+        announce=announce,
+        progress=lambda done: progress(done, total),
+    )
 
 
 def scan_outputs(
@@ -386,14 +349,25 @@ def scan_outputs(
     tally = Tally(grid)
     for number, (secret, block) in enumerate(blocks):
         try:
-            outputs = floats_in(block, "a block of outputs")
-            codes = np.zeros(len(outputs), dtype=np.int64)
-            tally.add_rows(counted_outputs(query, outputs, [secret], codes))
+            tally.add_rows(_counted_outputs(query, secret, block))
         except (ScenarioError, TableError) as error:
             raise type(error)(f"block {number}: {error}") from None
         progress(tally.n_rows, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
+
+
+def _counted_outputs(query: Query, secret: str, block: Any) -> CountedRows:
+    outputs = floats_in(block, "a block of outputs")
+    if outputs.ndim != 2 or outputs.shape[1] != query.dim:
+        raise ScenarioError(f"outputs must have shape (n, {query.dim}), got {outputs.shape}")
+    bad = ~np.isfinite(outputs)
+    if bad.any():
+        raise ScenarioError(
+            f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite "
+            f"({_counts_by_name(query, bad)}). Leave them out, or draw finite outputs"
+        )
+    return CountedRows.of(query, outputs, [secret], np.zeros(len(outputs), dtype=np.int64))
 
 
 def simulated_outputs(
@@ -498,9 +472,11 @@ def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:
     first = np.full(n_codes, -1, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     used = np.flatnonzero(first >= 0)
+    # Values that differ may have one label, as 0.0 and -0.0 do.
+    labels, positions = np.unique(rule.labels(frame[first[used]]), return_inverse=True)
     renumbered = np.full(n_codes, -1, dtype=np.int64)
-    renumbered[used] = np.arange(len(used))
-    return rule.labels(frame[first[used]]).tolist(), renumbered[codes]
+    renumbered[used] = positions
+    return labels.tolist(), renumbered[codes]
 
 
 def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:
@@ -523,7 +499,7 @@ class Position(NamedTuple):
     """Progress of a scan."""
 
     n_pieces: int
-    """The first so many pieces are done."""
+    """Number of pieces that are done, from the first."""
     n_rows_of_next: int
     """Rows that are done of the next one."""
     n_rows: int
@@ -532,7 +508,7 @@ class Position(NamedTuple):
     """Numbers of later pieces that are done already: a cluster counts in any order."""
 
     def after(self, done: Collection[int], n_rows: int) -> "Position":
-        """The position once these pieces are done too, and so many rows in total."""
+        """The position once these pieces are done too, and `n_rows` rows in total."""
         finished = {*self.ahead, *done}
         first = next(i for i in itertools.count(self.n_pieces) if i not in finished)
         n_rows_of_next = self.n_rows_of_next if first == self.n_pieces else 0
@@ -559,11 +535,14 @@ class Checkpoint:
         }
         self._saved_at = time.monotonic()
 
-    def load(self) -> tuple[Histograms | None, Position]:
-        """The last saved state; the start if there is no file. That of another scan is refused."""
+    def resumed(self, tally: Tally) -> Position:
+        """Where the last save was; what was counted before it is added to the tally.
+
+        The start if there is no file. A file of another scan is refused.
+        """
         if not self._path.exists():
             check_room(self._path.parent)
-            return None, START
+            return START
         head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
         facts = self._facts(head, body) if separator else None
         if facts is None:
@@ -577,7 +556,8 @@ class Checkpoint:
                 f"the checkpoint {str(self._path)!r} was made with another {' and '.join(other)}; "
                 "its counts do not belong here. Name another file, or remove it"
             )
-        return Histograms.from_bytes(body), Position(*facts["position"])
+        tally.add_histograms(Histograms.from_bytes(body))
+        return Position(*facts["position"])
 
     def save(self, histograms: Histograms, position: Position) -> None:
         """Replace the saved state by this one."""
@@ -598,19 +578,18 @@ class Checkpoint:
         """Whether the last save was long ago."""
         return time.monotonic() - self._saved_at >= SECONDS_BETWEEN
 
-    def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
+    @staticmethod
+    def _facts(head: bytes, body: bytes) -> dict[str, Any] | None:
+        """What the head of a file says; None if it is not one that was saved with this body."""
         try:
-            facts: Any = parsed_json(head)
-        except ValueError:
+            facts: dict[str, Any] = parsed_json(head)
+            identity, position = facts["identity"], facts["position"]
+            is_known = (facts["format"], facts["version"]) == (FORMAT, VERSION)
+            is_whole = facts["state"] == _state_digest(identity, position, body)
+        except (ValueError, LookupError, TypeError):
             return None
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            return None
-        identity, position = facts.get("identity"), facts.get("position")
-        if not isinstance(identity, dict) or not isinstance(position, list):
-            return None
-        if facts.get("version") != VERSION:
-            return None
-        return facts if facts.get("state") == _state_digest(identity, position, body) else None
+        is_typed = isinstance(identity, dict) and isinstance(position, list)
+        return facts if is_known and is_whole and is_typed else None
 
 
 def _state_digest(identity: object, position: Sequence[object], body: bytes) -> str:
@@ -634,15 +613,15 @@ def _tables(
             continue
         piece = pieces[index]
         skip = start.n_rows_of_next if index == start.n_pieces else 0
-        seen = 0
+        n_read = 0
         for table in batches(piece, scan.reading):
             # In rows, because the size of batches may depend on the version of pyarrow.
-            rest = table.slice(min(table.num_rows, max(0, skip - seen)))
-            seen += table.num_rows
+            rest = table.slice(min(table.num_rows, max(0, skip - n_read)))
+            n_read += table.num_rows
             n_rows += rest.num_rows
             if rest.num_rows:
-                yield piece, rest, Position(index, seen, n_rows, start.ahead)
-        if not seen:
+                yield piece, rest, Position(index, n_read, n_rows, start.ahead)
+        if not n_read:
             raise TableError(f"{piece} has no rows; leave it out")
 
 

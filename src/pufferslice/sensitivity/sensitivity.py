@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, TypeVar, final
+from typing import Final, Literal, NamedTuple, TypeVar, final, get_args
 
 import attrs
 import numpy as np
@@ -43,15 +43,15 @@ from pufferslice.sensitivity.concentration import (
 )
 from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tables
 from pufferslice.sensitivity.exact import gap_tables
-from pufferslice.sensitivity.gaussian import GaussianPairs, coupled_components
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
-from pufferslice.sensitivity.strata import strata_tables
+from pufferslice.sensitivity.strata import KeptStrata, strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
 Tails = Literal["at_range", "in_delta"]
 
-TAILS: Final = ("at_range", "in_delta")
+TAILS: Final[tuple[Tails, ...]] = get_args(Tails)
 """Where a band has no samples left: gaps count at the public range, or the mass is in delta."""
 
 
@@ -105,7 +105,7 @@ class Confidence:
 
 
 Envelope = Literal["transport", "worst_gap", "exact"]
-ENVELOPES: Final = ("transport", "worst_gap", "exact")
+ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
 
 
 @final
@@ -259,20 +259,18 @@ def slice_sensitivity(
     limits, scales = scenario.query.range, scenario.query.scales
     sphere = sphere_term(confidence, profile, limits, scales)
     failure = 0.0 if confidence is None else confidence.failure_probability
-    found = _SLICES[type(compared.distributions[0])](compared, profile, confidence)
-    if not isinstance(found, BandTables):
+    tables = _SLICES[type(compared.distributions[0])](compared, profile, confidence)
+    if isinstance(tables, BandTables):
         return Slices(
-            profile=profile, differences=found, sphere=sphere, failure_probability=failure
+            profile=profile,
+            differences=tables.bound,
+            missing=missing_mass(tables.bound),
+            plain=tables.plain,
+            beyond=tables.beyond,
+            sphere=sphere,
+            failure_probability=failure,
         )
-    return Slices(
-        profile=profile,
-        differences=found.bound,
-        missing=missing_mass(found.bound),
-        plain=found.plain,
-        beyond=found.beyond,
-        sphere=sphere,
-        failure_probability=failure,
-    )
+    return Slices(profile=profile, differences=tables, sphere=sphere, failure_probability=failure)
 
 
 def full_sensitivity(
@@ -367,35 +365,16 @@ class _Compared(NamedTuple):
     progress: Progress
 
     def gaussian_pairs(self, shape: Shape | None) -> GaussianPairs:
-        scales = self.scenario.query.scales
-        pieces: list[tuple[GaussianDistribution, GaussianDistribution]] = []
-        counts: list[int] = []
-        owners: list[int] = []
-        for instance, (prior, pair) in enumerate(self.scenario.instances):
-            first, second = prior.declared[pair.first], prior.declared[pair.second]
-            if isinstance(first, GaussianDistribution) and isinstance(second, GaussianDistribution):
-                coupled = [(first, second, 1)]
-            else:
-                coupled = coupled_components(_mixture(first), _mixture(second), scales)
-            pieces += [(one, other) for one, other, _ in coupled]
-            counts += [count for *_, count in coupled]
-            owners += [instance] * len(coupled)
-        return GaussianPairs.of(pieces, scales, shape, owners=owners, counts=counts)
+        declared = [
+            (prior.declared[pair.first], prior.declared[pair.second])
+            for prior, pair in self.scenario.instances
+        ]
+        return GaussianPairs.of(declared, self.scenario.query.scales, shape)
 
     def in_range(self, diameter: float, shape: Shape | None) -> Full:
         """Where only a range bounds the whole output."""
         tables = range_tables(diameter, len(self.pairs))
         return Full(dim=self.scenario.dim, differences=tables, from_range=True, shape=shape)
-
-
-def _mixture(distribution: Distribution) -> GaussianMixture:
-    if isinstance(distribution, GaussianDistribution):
-        return GaussianMixture.weighted([distribution], [1.0])
-    if not isinstance(distribution, GaussianMixture):
-        raise ScenarioError(
-            f"a Gaussian cannot be compared with a {distribution.kind} distribution"
-        )
-    return distribution
 
 
 def _exact_slices(
@@ -464,7 +443,7 @@ def _binned_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Fu
     if dim == 1:
         tables = binned_tables(binned, compared.pairs, grid.directions, compared.progress)
         return Full(dim=1, differences=MatchingTables.of_gaps(tables))
-    strata = [distribution.strata for distribution in binned if distribution.strata is not None]
+    strata = [each.strata for each in binned if isinstance(each.strata, KeptStrata)]
     if len(strata) == len(binned):
         center = compared.scenario.query.center
         coupled = strata_tables(
@@ -490,7 +469,7 @@ def _finite_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Fu
     finite = whitened(atoms, shape, compared.scenario.query.center)
     tables = coupling_tables(finite, compared.pairs, recipe, compared.progress)
     if shape is not None:
-        # Atoms that rounding brings together are not equal: without noise they are told apart.
+        # Atoms that rounding brings together are not equal: without noise they can be told apart.
         equal = [equal_distributions(atoms[a], atoms[b]) for a, b in compared.pairs]
         tables = attrs.evolve(tables, equal=np.array(equal, dtype=np.bool_))
     if shape is None:

@@ -8,6 +8,7 @@ equal mass; a row on a border is split. All masses are integers.
 
 import contextlib
 import hashlib
+import itertools
 import math
 import os
 import shutil
@@ -15,11 +16,11 @@ import stat
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, NamedTuple, Protocol, Self, final, runtime_checkable
+from typing import IO, Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -43,7 +44,7 @@ from pufferslice._core.kernels import kernel
 from pufferslice._core.threads import Progress, in_threads, n_cores, silent
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.scenario.distributions import LARGEST_TOTAL, FiniteDistribution
-from pufferslice.scenario.histograms import BinGrid, Histograms, Strata
+from pufferslice.scenario.histograms import BinGrid, Histograms
 from pufferslice.sensitivity.binned import CountedRows, Tally, grouped
 from pufferslice.sensitivity.couplings import Recipe, coupling_tables
 from pufferslice.sensitivity.kernels import thinned
@@ -93,7 +94,7 @@ def unannounced(_n_bytes: int) -> None:
 
 
 def strata_count(n_rows: int, dim: int, most_rows: int = MOST_ROWS) -> int:
-    """The number of strata for so many rows: the least power of two that makes them small enough.
+    """The number of strata for these rows: the least power of two that makes them small enough.
 
     Powers of two, so that the strata of a large secret can be coupled with those of a small one.
 
@@ -137,26 +138,17 @@ class Cut:
         """The number of rows with mass in a stratum."""
         return -(-(stratum + 1) * self.n_rows // self.n_strata) - self.first(stratum)
 
-    def masses(self, stratum: int) -> Integers:
-        """Mass in a stratum of the row at each place, divided by what all have in common.
+    def masses(self, stratum: int, border: Sequence[int] = (0, -1)) -> Integers:
+        """Mass of each row of a stratum, divided by what all rows of the secret have in common.
 
-        Their sum is the same in every stratum.
+        `border`: where its rows at the first and the last place are; the others have equal masses.
+        The sum is the same in every stratum.
         """
-        n, k = self.n_rows, self.n_strata
+        n, k, first = self.n_rows, self.n_strata, self.first(stratum)
         masses = np.full(self.size(stratum), k, dtype=np.int64)
-        masses[0] -= stratum * n - self.first(stratum) * k
-        masses[-1] -= (self.first(stratum) + len(masses)) * k - (stratum + 1) * n
+        masses[border[0]] -= stratum * n - first * k
+        masses[border[1]] -= (first + len(masses)) * k - (stratum + 1) * n
         return masses // math.gcd(n, k)
-
-    def masses_in_order(self, stratum: int, border: Integers) -> Integers:
-        """As `masses`, of rows in any order; `border`: where those at the first and last place are.
-
-        All others have the same mass.
-        """
-        masses = self.masses(stratum)
-        result = np.full(len(masses), self.n_strata // math.gcd(self.n_rows, self.n_strata))
-        result[border] = masses[[0, -1]]
-        return result
 
     def split(self, first: int, n_rows: int) -> tuple[Integers, Integers, Integers]:
         """For rows first, first + 1, ...: which row from 0, its stratum, its place.
@@ -202,6 +194,16 @@ def ordered_places(first: int, n_places: int, n_rows: int, key: int) -> Integers
     return result
 
 
+class Stratum(NamedTuple):
+    """The rows of one stratum and their integer masses."""
+
+    rows: Floats
+    masses: Integers
+
+
+PairWork = Callable[[Stratum, Stratum], tuple[MatchingTables, float]]
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class KeptStrata(ABC):
     """The strata of one secret, whose rows are kept somewhere else."""
@@ -235,7 +237,22 @@ class KeptStrata(ABC):
 
     def masses(self, stratum: int) -> Integers:
         """The integer mass of each of these rows; their sum is the same in every stratum."""
-        return self.cut.masses_in_order(stratum, self.borders[stratum])
+        return self.cut.masses(stratum, self.borders[stratum].tolist())
+
+    def each_pair(
+        self, other: "KeptStrata", places: Sequence[tuple[int, int]], work: PairWork
+    ) -> Iterator[tuple[MatchingTables, float]]:
+        """What `work` gives for these strata of this secret and of another, in any order."""
+
+        def both(place: tuple[int, int]) -> tuple[MatchingTables, float]:
+            read = (
+                Stratum(s.rows(k), s.masses(k)) for s, k in zip((self, other), place, strict=True)
+            )
+            return work(*read)
+
+        at_once = min(n_cores(), _MOST_AT_ONCE)
+        for start in range(0, len(places), at_once):
+            yield from in_threads(both, places[start : start + at_once])
 
     def __repr__(self) -> str:
         facts = f"n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim}"
@@ -270,7 +287,6 @@ class SpillFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self.is_temporary = path is None
         if path is None:
             _remove_abandoned(Path(tempfile.gettempdir()))
             try:
@@ -289,7 +305,7 @@ class SpillFolder:
                 f"the folder {str(self.path)!r} is used by another process; name another one"
             )
         self._finalizer = weakref.finalize(
-            self, _release, self.path, lock, os.getpid(), remove=self.is_temporary
+            self, _release, self.path, lock, os.getpid(), remove=path is None
         )
 
     @property
@@ -359,7 +375,7 @@ def _remove_abandoned(parent: Path) -> None:
                 about = folder.lstat()
                 if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
                     continue
-                with (folder / _LOCK).open("r+b") as lock:  # none: it is being made
+                with (folder / _LOCK).open("r+b") as lock:  # missing while it is made
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -371,10 +387,20 @@ def _damaged(path: Path) -> StorageError:
     )
 
 
-def cuts_of(histograms: Histograms, most_rows: int) -> dict[str, tuple[Cut, int]]:
-    """How the rows of each secret are cut, and where in the file they begin, in rows."""
+Cuts = Mapping[str, tuple[Cut, int]]
+"""How the rows of each secret are cut, and where in the file they begin, in rows."""
+
+
+def cuts_of(histograms: Histograms, most_rows: int) -> Cuts:
+    """The strata of every secret; more rows than a coupling can count are refused."""
+    check_count(1, most_rows=most_rows)
     result, offset = {}, 0
     for secret, n in histograms.n_rows.items():
+        if n >= LARGEST_TOTAL:
+            raise ScenarioError(
+                f"a secret has {n:,} rows, and couplings count fewer than {LARGEST_TOTAL:,}; leave "
+                "the strata out, and the range bounds the whole output"
+            )
         cut = Cut(n_rows=n, n_strata=strata_count(n, histograms.grid.dim, most_rows))
         result[secret] = cut, offset
         offset += sum(cut.size(k) for k in range(cut.n_strata))
@@ -396,95 +422,77 @@ def check_counted(tally: Tally, histograms: Histograms) -> None:
         raise rows_changed()
 
 
-class Spill:
-    """Writes rows into the strata of their secrets; the scan has counted the same rows before.
+def spilled(
+    ready: Iterable[tuple[CountedRows, int]],
+    histograms: Histograms,
+    folder: SpillFolder,
+    identity: Callable[[], Mapping[str, str]],
+    *,
+    most_rows: int,
+    announce: Announce,
+    progress: Callable[[int], None],
+) -> dict[str, SpilledStrata]:
+    """Rows that a scan has counted, on disk in the strata of their secrets.
 
-    Use it as a context: an error removes what was written.
+    Strata that an earlier process finished in this folder are taken up instead. `ready` gives rows
+    and what `progress` gets after them. An error removes what was written. The `identity` is asked
+    for again at the end: nothing is taken up later of data that changed meanwhile.
     """
-
-    def __init__(
-        self,
-        histograms: Histograms,
-        folder: SpillFolder,
-        *,
-        most_rows: int = MOST_ROWS,
-        announce: Announce = unannounced,
-    ) -> None:
-        check_count(1, most_rows=most_rows)
-        check_spillable(histograms)
-        self._histograms, self._folder = histograms, folder
-        dim = histograms.grid.dim
-        self._tally = Tally(few_directions(histograms), 1)
-        self._parts = {
-            secret: _Part(cut, dim, offset)
-            for secret, (cut, offset) in cuts_of(histograms, most_rows).items()
-        }
-        self.n_bytes = 8 * dim * sum(part.n_rows for part in self._parts.values())
-        announce(self.n_bytes)
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(folder.close)
+        cuts, dim = cuts_of(histograms, most_rows), histograms.grid.dim
+        before = _spilled_before(folder, identity, histograms, cuts)
+        if before is not None:
+            on_error.pop_all()
+            return before
+        parts = {secret: _Part(cut, dim, offset) for secret, (cut, offset) in cuts.items()}
+        n_bytes = 8 * dim * sum(part.n_rows for part in parts.values())
+        announce(n_bytes)
         free = shutil.disk_usage(folder.path).free
-        if free < self.n_bytes + ROOM:
+        if free < n_bytes + ROOM:
             raise StorageError(
-                f"the strata take {self.n_bytes / 2**30:.3g} GiB in {str(folder.path)!r}, where "
+                f"the strata take {n_bytes / 2**30:.3g} GiB in {str(folder.path)!r}, where "
                 f"{free / 2**30:.3g} GiB are free. Name a folder with more room, or set TMPDIR"
             )
         folder.empty()
+        on_error.callback(folder.empty)
+        tally = Tally(few_directions(histograms), 1)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        self._file = os.fdopen(os.open(folder.rows_file, flags, CONFIDENTIAL), "wb", buffering=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-        if kind is not None:
-            self._folder.empty()
-            if self._folder.is_temporary:
-                self._folder.close()
-
-    def add_rows(self, rows: CountedRows) -> None:
-        """Write rows that the scan has counted."""
-        if not len(rows.codes):
-            return
-        unknown = [secret for secret in rows.secrets if secret not in self._parts]
-        if unknown:
-            raise rows_changed()
-        self._tally.add_rows(rows)
-        order = grouped(rows.codes, len(rows.secrets))
-        ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
-        for secret, places in zip(rows.secrets, np.split(order, ends[:-1]), strict=True):
-            for start, content in self._parts[secret].placed(rows.outputs[places]):
-                self._write(start, content)
-
-    def _write(self, start: int, content: memoryview) -> None:
-        try:
-            self._file.seek(start)
-            while len(content):
-                content = content[self._file.write(content) :]
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise StorageError(
-                error.errno,
-                f"cannot write {str(self._folder.rows_file)!r}: {reason}; nothing was kept",
-            ) from error
-
-    def finished(self, identity: Mapping[str, str]) -> dict[str, SpilledStrata]:
-        """The strata of every secret, once all rows were added; they are on the disk then."""
-        check_counted(self._tally, self._histograms)
-        os.fsync(self._file.fileno())
+        descriptor = os.open(folder.rows_file, flags, CONFIDENTIAL)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            for rows, done in ready:
+                if not parts.keys() >= set(rows.secrets):
+                    raise rows_changed()
+                tally.add_rows(rows)
+                for secret, outputs in rows.by_secret():
+                    for start, content in parts[secret].placed(outputs):
+                        _write(file, start, content, folder.rows_file)
+                progress(done)
+            check_counted(tally, histograms)
+            os.fsync(file.fileno())
+        secrets = {secret: part.facts() for secret, part in parts.items()}
         facts = {
             "format": FORMAT,
             "version": VERSION,
-            "identity": dict(identity),
-            "secrets": {secret: part.facts() for secret, part in self._parts.items()},
+            "identity": dict(identity()),
+            "secrets": secrets,
         }
-        content = {**facts, "digest": digest(canonical_json(facts))}
-        write_whole(self._folder.manifest, pretty_json(content), CONFIDENTIAL)
-        return {secret: part.strata(self._folder) for secret, part in self._parts.items()}
+        manifest = {**facts, "digest": digest(canonical_json(facts))}
+        write_whole(folder.manifest, pretty_json(manifest), CONFIDENTIAL)
+        on_error.pop_all()
+        return _strata_of(secrets, cuts, dim, folder)
+
+
+def _write(file: FileIO, start: int, content: memoryview, path: Path) -> None:
+    try:
+        file.seek(start)
+        while len(content):
+            content = content[file.write(content) :]
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"cannot write {str(path)!r}: {error.strerror or error}; nothing was kept",
+        ) from error
 
 
 def rows_changed() -> ScenarioError:
@@ -493,16 +501,6 @@ def rows_changed() -> ScenarioError:
         "the rows are not those that were counted: the data changed after the scan, or other data "
         "were given. Scan them again"
     )
-
-
-def check_spillable(histograms: Histograms) -> None:
-    """Refuse secrets with more rows than a coupling can count."""
-    most = max(histograms.n_rows.values(), default=0)
-    if most >= LARGEST_TOTAL:
-        raise ScenarioError(
-            f"a secret has {most:,} rows, and couplings count fewer than {LARGEST_TOTAL:,}; leave "
-            "the strata out, and the range bounds the whole output"
-        )
 
 
 class _Part:
@@ -545,25 +543,28 @@ class _Part:
         digests = [state.hexdigest() for state in self._hashes]
         return {"digests": digests, "borders": self._borders.tolist()}
 
-    def strata(self, folder: SpillFolder) -> SpilledStrata:
-        return _strata_of(self.facts(), self._cut, self._dim, self._offset, folder)
-
 
 def _strata_of(
-    facts: Mapping[str, Any], cut: Cut, dim: int, offset: int, folder: SpillFolder
-) -> SpilledStrata:
-    return SpilledStrata(
-        cut=cut,
-        dim=dim,
-        offset=offset,
-        digests=tuple(facts["digests"]),
-        borders=np.array(facts["borders"], dtype=np.int64),
-        folder=folder,
-    )
+    facts: Mapping[str, Any], cuts: Cuts, dim: int, folder: SpillFolder
+) -> dict[str, SpilledStrata]:
+    return {
+        secret: SpilledStrata(
+            cut=cut,
+            dim=dim,
+            offset=offset,
+            digests=tuple(facts[secret]["digests"]),
+            borders=np.array(facts[secret]["borders"], dtype=np.int64),
+            folder=folder,
+        )
+        for secret, (cut, offset) in cuts.items()
+    }
 
 
-def spilled_before(
-    folder: SpillFolder, identity: Mapping[str, str], histograms: Histograms, most_rows: int
+def _spilled_before(
+    folder: SpillFolder,
+    identity: Callable[[], Mapping[str, str]],
+    histograms: Histograms,
+    cuts: Cuts,
 ) -> dict[str, SpilledStrata] | None:
     """The strata that an earlier process finished in this folder; None if it did not finish.
 
@@ -571,21 +572,17 @@ def spilled_before(
     """
     if not folder.manifest.exists():
         return None
-    cuts, dim = cuts_of(histograms, most_rows), histograms.grid.dim
     try:
         facts = parsed_json(read_bytes(folder.manifest, "archive"))
         stated = facts.pop("digest")
         if digest(canonical_json(facts)) != stated or facts["format"] != FORMAT:
             raise _damaged(folder.path)
-        if facts["version"] != VERSION or facts["identity"] != dict(identity):
+        if facts["version"] != VERSION or facts["identity"] != dict(identity()):
             raise StorageError(
                 f"the strata in {str(folder.path)!r} are of other data or another scan. Name "
                 "another folder, or remove it"
             )
-        strata = {
-            secret: _strata_of(facts["secrets"][secret], cut, dim, offset, folder)
-            for secret, (cut, offset) in cuts.items()
-        }
+        strata = _strata_of(facts["secrets"], cuts, histograms.grid.dim, folder)
         tally = Tally(few_directions(histograms), 1)
         for secret, part in strata.items():
             for rows in _whole_rows(part):
@@ -615,28 +612,8 @@ def _whole_rows(strata: SpilledStrata) -> Iterator[Floats]:
         yield rows_left
 
 
-class Stratum(NamedTuple):
-    """The rows of one stratum and their integer masses."""
-
-    rows: Floats
-    masses: Integers
-
-
-def stratum_distribution(
-    stratum: Stratum, shape: Shape | None, center: Floats
-) -> FiniteDistribution:
-    """One stratum as a distribution, in the coordinates that a shape whitens."""
-    rows, masses = stratum
-    if len(rows) != len(masses) or not np.isfinite(rows).all():
-        raise StorageError(
-            "a stratum must have finite rows and a mass for each; spill the rows again"
-        )
-    outputs = rows if shape is None else shape.whitened(rows, center)
-    return FiniteDistribution(outputs=outputs, counts=masses)
-
-
 def strata_tables(
-    strata: Sequence[Strata],
+    strata: Sequence[KeptStrata],
     pairs: Sequence[DistributionPair],
     recipe: Recipe,
     *,
@@ -652,58 +629,19 @@ def strata_tables(
     of mass would not fit 64 bits, mass is moved to larger distances only.
     """
     n_strata = [max(strata[a].n_strata, strata[b].n_strata) for a, b in pairs]
-    total, done = sum(n_strata), 0
+    total, counter = sum(n_strata), itertools.count(1)
     work = partial(coupled_strata, recipe=recipe, shape=shape, center=center, n_instances=total)
-    rows: list[list[Row]] = []
-    totals: list[int] = []
+    by_pair, totals = [], []
     for (a, b), n in zip(pairs, n_strata, strict=True):
         first, second = strata[a], strata[b]
         places = [(k * first.n_strata // n, k * second.n_strata // n) for k in range(n)]
-        sums = _Sums(n)
-        each = (
-            first.each_pair(second, places, work)
-            if isinstance(first, DistantStrata)
-            else _each_pair(first, second, places, work)
-        )
-        for tables, extra in each:
-            sums.add(tables, extra)
-            done += 1
-            progress(done, total)
-        rows.append(sums.rows())
-        totals.append(sums.total)
-    slots = len(rows[0])
-    by_slot = [rows[i][slot] for slot in range(slots) for i in range(len(pairs))]
-    # Bins never tell that two distributions are equal, and neither do strata.
+        tables = first.each_pair(second, places, work)
+        rows, sum_of_row = _added_up(tables, n, lambda: progress(next(counter), total))
+        by_pair.append(rows)
+        totals.append(sum_of_row)
+    by_slot = [row for slot in zip(*by_pair, strict=True) for row in slot]
+    # Neither bins nor strata show that two distributions are equal.
     return MatchingTables.of_rows(by_slot, totals).coarsened(MOST_ENTRIES)
-
-
-PairWork = Callable[[Stratum, Stratum], tuple[MatchingTables, float]]
-
-
-@runtime_checkable
-class DistantStrata(Protocol):
-    """Strata that this process does not hold: pairs of them are coupled where they are."""
-
-    def each_pair(
-        self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
-    ) -> Iterator[tuple[MatchingTables, float]]:
-        """What `work` gives for these strata of this secret and of another, in any order."""
-
-
-def _each_pair(
-    first: Strata, second: Strata, places: Sequence[tuple[int, int]], work: PairWork
-) -> Iterator[tuple[MatchingTables, float]]:
-    """The same in threads of this process."""
-
-    def both(place: tuple[int, int]) -> tuple[MatchingTables, float]:
-        read = (
-            Stratum(s.rows(k), s.masses(k)) for s, k in zip((first, second), place, strict=True)
-        )
-        return work(*read)
-
-    at_once = min(n_cores(), _MOST_AT_ONCE)
-    for start in range(0, len(places), at_once):
-        yield from in_threads(both, places[start : start + at_once])
 
 
 def coupled_strata(
@@ -715,11 +653,16 @@ def coupled_strata(
     center: Floats,
     n_instances: int,
 ) -> tuple[MatchingTables, float]:
-    """Tables of one pair of strata, and the error of their distances.
+    """Tables of one pair of strata, in the coordinates that a shape whitens; and their error.
 
     It is that of a sum of squares in floats, which grows with the outputs.
     """
-    pair = [stratum_distribution(stratum, shape, center) for stratum in (first, second)]
+    pair = [
+        FiniteDistribution(
+            outputs=rows if shape is None else shape.whitened(rows, center), counts=masses
+        )
+        for rows, masses in (first, second)
+    ]
     largest = max(float(np.abs(distribution.outputs).max()) for distribution in pair)
     dim = pair[0].dim
     extra = 4 * (dim + 2) * math.sqrt(dim) * UNIT_ROUNDOFF * largest
@@ -727,63 +670,40 @@ def coupled_strata(
     return tables, extra
 
 
-class _Sums:
-    """Tables of strata added up, one row for each slot; masses are exact integers of any size."""
+def _added_up(
+    parts: Iterable[tuple[MatchingTables, float]], n_strata: int, report: Callable[[], None]
+) -> tuple[list[Row], int]:
+    """The tables of all strata of a pair as one row for each slot, and the sum of its masses.
 
-    def __init__(self, n_strata: int) -> None:
-        self._n_strata = n_strata
-        self._unit = 0
-        self._rows: list[tuple[Floats, npt.NDArray[Any]]] = []
-
-    @property
-    def _fits(self) -> bool:
-        return self._unit * self._n_strata <= _LARGEST_TOTAL
-
-    @property
-    def total(self) -> int:
-        """Sum of the masses of a row."""
-        return self._unit * self._n_strata if self._fits else _QUANTA
-
-    def add(self, tables: MatchingTables, extra: float) -> None:
-        """Add the tables of one pair of strata, their distances `extra` longer."""
+    Each part comes with what its distances are too short by at most. Masses are added as exact
+    integers of any size.
+    """
+    slots: list[tuple[Floats, npt.NDArray[Any]]] = []
+    unit, fits = 0, True
+    for tables, extra in parts:
         # The same for all strata of a pair, which have equal masses.
-        self._unit = int(tables.totals[0])
-        cuts = zip(tables.starts[:-1].tolist(), tables.starts[1:].tolist(), strict=True)
-        rows = [
-            (
-                np.nextafter(tables.gaps[i:j] + extra, np.inf),
-                tables.counts[i:j] if self._fits else tables.counts[i:j].astype(object),
-            )
-            for i, j in cuts
-        ]
-        self._rows = _added(self._rows, rows)
-
-    def rows(self) -> list[Row]:
-        """A row for each slot, largest distance first."""
-        result = []
-        for gaps, masses in self._rows:
-            falling, counts = gaps[::-1].copy(), masses[::-1]
-            if not self._fits:
-                counts = rounded_masses(counts, self._unit * self._n_strata, _QUANTA)
-            kept = counts > 0
-            row = falling[kept], np.ascontiguousarray(counts[kept], dtype=np.int64)
-            result.append(row if len(row[0]) <= _FINEST else thinned(*row, _FINEST))
-        return result
-
-
-def _added(
-    rows: list[tuple[Floats, npt.NDArray[Any]]], more: list[tuple[Floats, npt.NDArray[Any]]]
-) -> list[tuple[Floats, npt.NDArray[Any]]]:
-    """Rows of equal distances as one, ascending."""
-    if not rows:
-        rows = [(gaps[:0], masses[:0]) for gaps, masses in more]
-    result = []
-    for (gaps_a, masses_a), (gaps_b, masses_b) in zip(rows, more, strict=True):
-        gaps, where = np.unique(np.concatenate([gaps_a, gaps_b]), return_inverse=True)
-        masses = np.zeros(len(gaps), dtype=masses_a.dtype)
-        np.add.at(masses, where, np.concatenate([masses_a, masses_b]))
-        result.append((gaps, masses))
-    return result
+        unit = int(tables.totals[0])
+        fits = unit * n_strata <= _LARGEST_TOTAL
+        new_gaps = np.nextafter(tables.gaps + extra, np.inf)
+        new_masses = tables.counts if fits else tables.counts.astype(object)
+        slots = slots or [(new_gaps[:0], new_masses[:0])] * tables.n_slices
+        for slot, (start, stop) in enumerate(itertools.pairwise(tables.starts.tolist())):
+            gaps = np.concatenate([slots[slot][0], new_gaps[start:stop]])
+            masses = np.concatenate([slots[slot][1], new_masses[start:stop]])
+            distinct, where = np.unique(gaps, return_inverse=True)
+            sums = np.zeros(len(distinct), dtype=masses.dtype)
+            np.add.at(sums, where, masses)
+            slots[slot] = distinct, sums
+        report()
+    rows = []
+    for ascending, masses in slots:
+        gaps, counts = ascending[::-1].copy(), masses[::-1]
+        if not fits:
+            counts = rounded_masses(counts, unit * n_strata, _QUANTA)
+        kept = counts > 0
+        row = gaps[kept], np.ascontiguousarray(counts[kept], dtype=np.int64)
+        rows.append(row if len(row[0]) <= _FINEST else thinned(*row, _FINEST))
+    return rows, unit * n_strata if fits else _QUANTA
 
 
 def rounded_masses(masses: npt.NDArray[Any], total: int, quanta: int) -> Integers:

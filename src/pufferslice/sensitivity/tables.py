@@ -43,7 +43,7 @@ _FIRST: Final = 16
 _LEAST: Final = 2
 _WAVES: Final = 4
 _LOOSE: Final = 4.0
-"""A row of k entries costs about this over k, as a share, more than a fine one: to rank them."""
+"""A row of k entries costs up to about 4 / k, relatively, more than a fine one; to rank them."""
 _STEEPNESSES: Final = (0.25, 1.0, 4.0, 16.0, 64.0)
 """Exponents of the worst gap at which instances are ranked: from much noise to little."""
 _ROWS_PER_THREAD: Final = 512
@@ -115,8 +115,11 @@ class DistanceTables:
         falls = np.diff(self.gaps, append=0.0) < 0
         falls[self.starts[1:] - 1] = True
         sums = np.add.reduceat(self.counts, self.starts[:-1])
-        complete = np.array_equal(sums, np.tile(self.totals, self.n_slices))
-        if not (falls.all() and complete and self.counts.min() >= 1 and self.gaps.min() >= 0):
+        wanted = np.tile(self.totals, self.n_slices)
+        # Else counts whose sum wraps around could pass for a small total.
+        no_wrap = (self.counts <= np.repeat(wanted, steps)).all()
+        complete = np.array_equal(sums, wanted) and no_wrap and self.counts.min() >= 1
+        if not (falls.all() and complete and self.gaps.min() >= 0):
             raise ArgumentError(
                 "gap tables must fall within a row, and their masses must sum to 1; make them "
                 "with gap_tables"
@@ -268,31 +271,41 @@ def _coarsen(
 Tables = TypeVar("Tables", bound=DistanceTables)
 
 
+def selected(
+    distributions: Sequence[Item], pairs: Sequence[DistributionPair], instances: Integers
+) -> tuple[list[Item], list[DistributionPair]]:
+    """The pairs of some instances, and only the distributions that they compare."""
+    chosen = [pairs[i] for i in instances.tolist()]
+    used = sorted({place for pair in chosen for place in pair})
+    places = {place: new for new, place in enumerate(used)}
+    renumbered = [DistributionPair(places[a], places[b]) for a, b in chosen]
+    return [distributions[place] for place in used], renumbered
+
+
 def resolved(
-    make: Callable[[Sequence[Item], Sequence[DistributionPair], int, Progress], Sequence[Tables]],
-    distributions: Sequence[Item],
-    pairs: Sequence[DistributionPair],
+    make: Callable[[Integers, int, Progress], Sequence[Tables]],
+    n_instances: int,
     n_slices: int,
     *,
     weights: Floats | None = None,
     progress: Progress = silent,
 ) -> Sequence[Tables]:
-    """Tables of all pairs with at most `MOST_ENTRIES` entries, or two for each row.
+    """Tables of all instances with at most `MOST_ENTRIES` entries, or two for each row.
 
-    `make(distributions, pairs, most, progress)` returns tables of some pairs with at most `most`
-    entries a row; costs are taken from the first of them. Small tables are kept as fine as they
-    are made. Otherwise rows are coarse, except those of instances that may have the largest cost
-    for some notion and noise. Where not every row can have `ENOUGH` entries, the rows of these
-    instances are made again, with more entries the fewer they are.
+    `make(instances, most, progress)` returns tables of some instances with at most `most` entries a
+    row; costs are taken from the first of them. Small tables are kept as fine as they are made.
+    Otherwise rows are coarse, except those of instances that may have the largest cost for some
+    notion and noise. Where not every row can have `ENOUGH` entries, the rows of these instances are
+    recomputed, with more entries the fewer they are.
     `weights` are those of the slices; without, they are equal.
     """
-    n_instances = len(pairs)
+    everything = np.arange(n_instances)
     n_rows = n_instances * n_slices
     most = MOST_ENTRIES // max(1, n_rows)
     sizes = np.full(n_instances, max(_LEAST, min(_FIRST, most // 2)))
-    fine = make(distributions, pairs, most, progress) if most >= ENOUGH else None
+    fine = make(everything, most, progress) if most >= ENOUGH else None
     if fine is None:
-        tables = make(distributions, pairs, int(sizes[0]), progress)
+        tables = make(everything, int(sizes[0]), progress)
     elif len(fine[0].gaps) <= _SMALL:
         return fine
     else:
@@ -310,11 +323,7 @@ def resolved(
         if fine is not None:
             finer: Sequence[Tables] = [table.only(chosen) for table in fine]
         else:
-            chosen_pairs = [pairs[i] for i in chosen.tolist()]
-            used = sorted({place for pair in chosen_pairs for place in pair})
-            places = {place: new for new, place in enumerate(used)}
-            chosen_pairs = [DistributionPair(places[a], places[b]) for a, b in chosen_pairs]
-            finer = make([distributions[place] for place in used], chosen_pairs, size, silent)
+            finer = make(chosen, size, silent)
         tables = [_spliced(*both, chosen) for both in zip(tables, finer, strict=True)]
         sizes[chosen] = size
     return tables

@@ -20,7 +20,7 @@ MOST_STRETCH: Final = 2.0**40
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _UP: Final = 1 + 2.0**-40
 _MOST_CORNERS: Final = 14
-"""Boxes of up to so many dimensions are measured corner by corner."""
+"""Boxes of up to this many dimensions are measured corner by corner."""
 
 
 @final
@@ -42,9 +42,7 @@ class Shape:
 
     def __attrs_post_init__(self) -> None:
         matrix = self.whitening
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-            raise ArgumentError(f"a shape needs a square matrix, got shape {matrix.shape}")
-        check_finite(whitening=matrix)
+        _check_square(whitening=matrix)
         if np.triu(matrix, 1).any() or not np.diagonal(matrix).min() > 0:
             raise ArgumentError(
                 "the whitening matrix of a shape must be lower triangular with a positive "
@@ -61,11 +59,7 @@ class Shape:
     def of_covariance(cls, covariance: Any) -> "Shape":  # whatever numpy can read
         """The shape of noise with this covariance, up to a factor: its mean variance is 1."""
         matrix = locked(covariance)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-            raise ArgumentError(
-                f"a covariance of noise must be a square matrix, got shape {matrix.shape}"
-            )
-        check_finite(covariance=matrix)
+        _check_square(covariance=matrix)
         if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
             raise ArgumentError("a covariance of noise must be symmetric")
         size = float(np.trace(matrix)) / len(matrix)
@@ -137,6 +131,13 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape(dim={self.dim})"
+
+
+def _check_square(**named: Floats) -> None:
+    for name, matrix in named.items():
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+            raise ArgumentError(f"{name} must be a square matrix, got shape {matrix.shape}")
+    check_finite(**named)
 
 
 def _product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:

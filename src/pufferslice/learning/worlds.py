@@ -5,7 +5,7 @@ Datasets and labels are confidential: they are read, compared and returned, neve
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final, final
 
@@ -13,6 +13,7 @@ import attrs
 import narwhals as nw
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from narwhals.dependencies import is_into_dataframe
 
 from pufferslice._core.arrays import same
@@ -27,6 +28,8 @@ Flags = npt.NDArray[np.bool_]
 _BLOCK_BYTES: Final = 2**24
 _PLAIN: Final = (str, bytes, int, type(None))
 """Types whose equal values are the same."""
+_WIDE: Final = (nw.Int128, nw.UInt128)
+"""Integers that numpy does not have."""
 
 
 def differing_rows(first: object, second: object) -> Flags:
@@ -174,11 +177,44 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
         if a.dtype != b.dtype:
             # By name alone: the type of categories would list them.
             raise _other_type(what, type(a.dtype).__name__, type(b.dtype).__name__)
-        if a.dtype.is_numeric() and a.null_count() == 0 == b.null_count():
+        is_array = a.dtype.is_numeric() and a.dtype not in _WIDE
+        if is_array and a.null_count() == 0 == b.null_count():
             differ |= _array_difference(a.to_numpy(), b.to_numpy(), what)
         else:
-            differ |= _list_difference(a.to_list(), b.to_list())
+            differ |= _list_difference(_values(a), _values(b))
     return differ
+
+
+def _values(column: nw.Series[Any]) -> list[Any]:
+    """The values, dates and times as integers: those of Python have no nanoseconds."""
+    if not (column.dtype.is_temporal() or column.dtype.is_nested()):
+        return column.to_list()
+    array = column.to_arrow()
+    for change in (_in_nanoseconds, _as_integer):
+        array = array.cast(_with_leaves(array.type, change))
+    return array.to_pylist()
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    # narwhals has one type for all times of day.
+    return pa.time64("ns") if pa.types.is_time(kind) else kind
+
+
+def _as_integer(kind: pa.DataType) -> pa.DataType:
+    if not pa.types.is_temporal(kind):
+        return kind
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
+
+
+def _with_leaves(kind: Any, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with the types of its innermost values changed."""
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_with_leaves(part.type, change)) for part in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_leaves(kind.value_type, change), int(kind.list_size))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(_with_leaves(kind.value_type, change))
+    return change(kind)
 
 
 def _array_difference(first: npt.NDArray[Any], second: npt.NDArray[Any], what: str) -> Flags:
@@ -218,13 +254,17 @@ def _list_difference(first: Any, second: Any) -> Flags:  # lists or tuples of re
 
 
 def _same_value(first: Any, second: Any) -> bool:  # any record
+    if first is second:  # also the missing value of pandas, which cannot be compared
+        return True
     if type(first) is not type(second):
         return False
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(_same_value, first, second))
     if isinstance(first, Mapping):
-        return first.keys() == second.keys() and all(
-            _same_value(first[key], second[key]) for key in first
+        # Keys may be equal and not the same, too: 1 and True.
+        items = {key: (key, second[key]) for key in second}
+        return first.keys() == items.keys() and all(
+            _same_value((key, first[key]), items[key]) for key in first
         )
     if isinstance(first, float):
         return bool(first.hex() == second.hex())

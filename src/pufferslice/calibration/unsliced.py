@@ -13,18 +13,19 @@ Each claim takes the coupling that is best for it. Gaussian distributions need n
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_at_least
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
 from pufferslice.calibration.calibrate import (
     LEAST_NOISE,
     full_cost,
     full_costs,
-    grid_margin,
+    full_deltas,
     largest_shift,
 )
 from pufferslice.calibration.epsilon_delta import (
@@ -82,11 +83,10 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
     if full.differences is None:
         return lambda _epsilon: 1.0
     tau = implementation_delta(full)
-    ideal = (
-        _gaussian_curve(full, full.differences, noise_std)
-        if isinstance(full.differences, GaussianPairs)
-        else _coupled_curve(full, full.differences, noise_std)
-    )
+    if isinstance(full.differences, GaussianPairs):
+        ideal = _gaussian_curve(full, full.differences, noise_std)
+    else:
+        ideal = partial(_coupled_deltas, full, full.differences, noise_std)
 
     def delta_at(epsilon: float) -> float:
         check_at_least(0, epsilon=epsilon)
@@ -113,19 +113,10 @@ def _gaussian_curve(
     return ideal
 
 
-def _coupled_curve(
-    full: Full, tables: MatchingTables, noise_std: float
-) -> Callable[[float], Floats]:
-    # A distance is a sum of squares, each addition rounded.
-    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
-    margin = grid_margin(full.dim, noise_std)
-
-    def ideal(epsilon: float) -> Floats:
-        at = np.full((tables.n_instances, tables.n_slices), float(epsilon))
-        deltas = tables.deltas(at, std, margin).min(axis=1)
-        return np.asarray(deltas * (1 - full.missing) + full.missing)
-
-    return ideal
+def _coupled_deltas(full: Full, tables: MatchingTables, noise_std: float, epsilon: float) -> Floats:
+    at = np.full((tables.n_instances, tables.n_slices), float(epsilon))
+    deltas = full_deltas(full, tables, at, noise_std).min(axis=1)
+    return np.asarray(deltas * (1 - full.missing) + full.missing)
 
 
 def released_guess(full: Full, noise_std: float) -> float:

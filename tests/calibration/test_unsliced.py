@@ -13,9 +13,8 @@ from scipy.stats import multivariate_normal, norm
 
 from pufferslice import Guarantee
 from pufferslice.calibration.calibrate import full_cost
-from pufferslice.calibration.noise import DRAW_DELTA
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA
 from pufferslice.calibration.unsliced import (
-    INTEGER_DELTA,
     ROUNDING_DELTA,
     calibrate_unsliced,
     implementation_delta,

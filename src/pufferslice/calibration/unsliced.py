@@ -41,7 +41,7 @@ from pufferslice.calibration.guessing import (
     right_guesses,
 )
 from pufferslice.calibration.guessing import released_delta as delta_with_integers
-from pufferslice.calibration.noise import DRAW_DELTA
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
@@ -51,11 +51,6 @@ ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
 rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44), plus less than
 2^-80 for rounding the density. Accounted where the divergence is that of the real mechanism."""
-
-INTEGER_DELTA: Final = 2.0**-93
-"""Total variation, per coordinate, between the integer Gaussian and the rounded real one, both
-around the same integer: 0.0202 / 2^88. The Rényi bounds hold without it; delta and guesses need
-it."""
 
 _DELTA_ERROR: Final = 2.0**-49
 _UP: Final = 1 + 2.0**-50

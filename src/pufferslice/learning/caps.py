@@ -34,7 +34,7 @@ from pufferslice._core.checks import (
     is_a,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.learning.differing import exceedances
+from pufferslice.learning.differing import DrawPair, exceedances
 from pufferslice.learning.moments import log_mean_exp
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
@@ -520,7 +520,7 @@ def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) ->
 
 
 def simulate_discrepancies(
-    draw_pair: Callable[[np.random.Generator], tuple[Any, Any]],
+    draw_pair: DrawPair,
     draw_batch: Callable[[np.random.Generator], Any],
     *,
     n_replicates: int,

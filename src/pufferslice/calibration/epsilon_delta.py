@@ -62,7 +62,7 @@ LARGEST_EPSILON: Final = 1e4
 
 
 _ROUGH_ENTRIES: Final = 60_000
-"""Searches start on tables rounded up to so many entries."""
+"""Searches start on tables rounded up to this many entries."""
 _MOST_STEPS: Final = 150
 _RELATIVE_WIDTH: Final = 2.0**-44
 _BELOW: Final = 1 - 2.0**-50
@@ -176,7 +176,7 @@ def views_of(
     A sliced claim without slices is one along the whole sphere, in closed form.
     From samples, or with directions drawn from the sphere, a sliced view follows from the claim
     itself: other numbers from the same draws would each have their own failure probability.
-    Guarantee: every view holds for the tables of `slices` and `full` as fine as they are, and
+    Guarantee: every view holds for the tables of `slices` and `full` at their resolution, and
     `order_grid` is at most `improved`, at most `paper`.
     """
     check_between(0, 1, delta=delta)
@@ -217,8 +217,8 @@ def approximate_cost(
     Guarantee: the noisy outputs satisfy the claim with the returned epsilon, if the gaps of the
     tables are at least the true ones.
     Reason: hockey-stick divergences are jointly convex, also for the parts of both mixtures over
-    C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, of which it is the
-    integrand, and which is used where delta - tau is too small for floats.
+    C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, which bounds it
+    pointwise and is used where delta - tau is too small for floats.
     Source: def:ave_spp, def:joint_spp.
     """
     check_one_of(("transport", "worst_gap"), envelope=envelope)

@@ -39,7 +39,7 @@ from pufferslice.sensitivity.whitening import Shape
 
 ShapeKind = Literal["fitted", "diagonal", "isotropic", "given"]
 SHAPES: Final = ("fitted", "diagonal", "isotropic")
-"""Shapes that can be asked for by name; a public covariance of one's own is `given`."""
+"""Shapes that can be requested by name; a covariance from the user is `given`."""
 
 FITTED: Final = ("fitted", "diagonal")
 
@@ -227,7 +227,7 @@ def _raised(fitted: FittedShape, least: float, weights: Floats) -> FittedShape:
 
 
 def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
-    """At most so many atoms, drawn with a constant seed: enough to fit a shape to."""
+    """At most this many atoms, drawn with a constant seed: enough to fit a shape to."""
     n = distribution.n_samples
     if n <= most:
         return distribution
@@ -249,7 +249,7 @@ def _atoms(distributions: Sequence[Distribution]) -> list[FiniteDistribution]:
 def _fitted_to_range(
     scenario: Scenario, limit: float, weights: Floats | None
 ) -> FittedShape | None:
-    """Noise for distributions of which only a public box is known: wide sides get more of it."""
+    """Noise for distributions known only by a public box: wide sides get more of it."""
     distributions, _ = distribution_pairs(scenario)
     grid, limits = distributions[0].grid, scenario.query.range
     if grid is not None and limits is None:

@@ -187,6 +187,32 @@ class TestTables:
         assert rows(*tables) == [1]
         assert rows(tables[0], tables[0]) == []
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        "make",
+        [lambda v: v, pl.Series, lambda v: pd.Series(v, dtype=pd.ArrowDtype(v.type))],
+        ids=["pyarrow", "polars", "pandas"],
+    )
+    @pytest.mark.parametrize(
+        ("kind", "first", "second"),
+        [
+            (pa.int64(), 2**53, 2**53 + 1),
+            (pa.float64(), None, math.nan),
+            (pa.time64("ns"), 7, 8),
+        ],
+        ids=str,
+    )
+    def test_columns_do_not_lose_digits_or_missing_values_to_numpy(self, kind, first, second, make):
+        one, other = (make(pa.array([x, None], type=kind)) for x in (first, second))
+        assert rows(one, other) == [0]
+        assert rows(one, one) == []
+        assert rows([one, one], [other, one]) == [0]
+        assert rows([one], [one[:1]]) == [0]
+        with pytest.raises(ArgumentError, match="both be columns"):
+            rows(one, np.zeros(2))
+        with pytest.raises(ArgumentError, match="same number of records"):
+            rows(one, other[:1])
+
     def nullable(self, table):
         return table.to_pandas(types_mapper=pd.ArrowDtype)
 

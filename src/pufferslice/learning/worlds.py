@@ -14,13 +14,13 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from narwhals.dependencies import is_into_dataframe
+from narwhals.dependencies import is_into_dataframe, is_into_series
 
 from pufferslice._core.arrays import same
 from pufferslice._core.checks import check_count, check_share
 from pufferslice._core.text import given, listed
 from pufferslice.data.frames import Frame, frame_of
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, TableError
 
 Labels = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -35,13 +35,23 @@ _WIDE: Final = (nw.Int128, nw.UInt128)
 def differing_rows(first: object, second: object) -> Flags:
     """Which records of two datasets of equal length differ, shape (n_records,).
 
-    Takes two tables (pandas, polars, pyarrow), two arrays whose first axis counts records, or two
-    lists of records (numbers, strings, arrays, or tuples, lists and mappings of them). Values are
-    the same only if they have the same type and the same bits, so 0.0 and -0.0 differ and two equal
-    NaN do not: no difference is missed.
+    Takes two tables or two columns (pandas, polars, pyarrow), two arrays whose first axis counts
+    records, or two lists of records (numbers, strings, arrays, or tuples, lists and mappings of
+    them). Values are the same only if they have the same type and the same bits, so 0.0 and -0.0
+    differ and two equal NaN do not: no difference is missed.
     """
     if _is_table(first) and _is_table(second):
         return _table_difference(frame_of(first), frame_of(second))
+    columns = _column(first), _column(second)
+    if columns[0] is not None and columns[1] is not None:
+        _check_lengths(len(columns[0]), len(columns[1]))
+        return _column_difference(columns[0], columns[1], "first and second")
+    # Beside an array, a column must be one: numpy has no missing values.
+    if any(column is not None and column.null_count() for column in columns):
+        raise ArgumentError(
+            "first and second must both be columns if values are missing; got "
+            f"{type(first).__name__} and {type(second).__name__}"
+        )
     if hasattr(first, "__array__") and hasattr(second, "__array__"):
         differ = _array_difference(np.asarray(first), np.asarray(second), "first and second")
         if isinstance(first, np.ma.MaskedArray) or isinstance(second, np.ma.MaskedArray):
@@ -171,18 +181,24 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
         raise ArgumentError(
             f"both tables must have the same columns; only one has {listed(only_one)}"
         )
-    differ = np.zeros(len(first), dtype=np.bool_)
-    for name in first.columns:
-        a, b, what = first[name], second[name], f"column {name!r}"
-        if a.dtype != b.dtype:
-            # By name alone: the type of categories would list them.
-            raise _other_type(what, type(a.dtype).__name__, type(b.dtype).__name__)
-        is_array = a.dtype.is_numeric() and a.dtype not in _WIDE
-        if is_array and a.null_count() == 0 == b.null_count():
-            differ |= _array_difference(a.to_numpy(), b.to_numpy(), what)
-        else:
-            differ |= _list_difference(_values(a), _values(b))
-    return differ
+    parts = [_column_difference(first[n], second[n], f"column {n!r}") for n in first.columns]
+    return np.asarray(np.any(parts, axis=0), dtype=np.bool_)
+
+
+def _column_difference(first: nw.Series[Any], second: nw.Series[Any], what: str) -> Flags:
+    if first.dtype != second.dtype:
+        # By name alone: the type of categories would list them.
+        raise _other_type(what, type(first.dtype).__name__, type(second.dtype).__name__)
+    is_array = first.dtype.is_numeric() and first.dtype not in _WIDE
+    if is_array and first.null_count() == 0 == second.null_count():
+        return _array_difference(first.to_numpy(), second.to_numpy(), what)
+    return _list_difference(_values(first), _values(second))
+
+
+def _column(value: Any) -> nw.Series[Any] | None:  # any record or dataset
+    """One column of a table; None for anything else."""
+    column: Any = pa.chunked_array([value]) if isinstance(value, pa.Array) else value
+    return nw.from_native(column, series_only=True) if is_into_series(column) else None
 
 
 def _values(column: nw.Series[Any]) -> list[Any]:
@@ -268,6 +284,11 @@ def _same_value(first: Any, second: Any) -> bool:  # any record
         )
     if isinstance(first, float):
         return bool(first.hex() == second.hex())
+    if _is_table(first) or _column(first) is not None:
+        try:
+            return not differing_rows(first, second).any()
+        except (ArgumentError, TableError):  # of other lengths, names or types
+            return False
     if hasattr(first, "__array__"):
         return _same_array(np.asarray(first), np.asarray(second)) and (
             not isinstance(first, np.ma.MaskedArray) or _same_array(_mask(first), _mask(second))

@@ -32,7 +32,7 @@ _WIDE: Final = (nw.Int128, nw.UInt128)
 """Integers that numpy does not have."""
 
 
-def differing_rows(first: object, second: object) -> Flags:
+def differing_rows(first: Any, second: Any) -> Flags:  # datasets of any library
     """Which records of two datasets of equal length differ, shape (n_records,).
 
     Takes two tables or two columns (pandas, polars, pyarrow), two arrays whose first axis counts
@@ -55,7 +55,7 @@ def differing_rows(first: object, second: object) -> Flags:
     if hasattr(first, "__array__") and hasattr(second, "__array__"):
         differ = _array_difference(np.asarray(first), np.asarray(second), "first and second")
         if isinstance(first, np.ma.MaskedArray) or isinstance(second, np.ma.MaskedArray):
-            differ |= _bits_difference(_mask(first), _mask(second))
+            differ |= _bits_difference(np.ma.getmaskarray(first), np.ma.getmaskarray(second))
         return differ
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         _check_lengths(len(first), len(second))
@@ -274,6 +274,8 @@ def _same_value(first: Any, second: Any) -> bool:  # any record
         return True
     if type(first) is not type(second):
         return False
+    if isinstance(first, _PLAIN):
+        return bool(first == second)
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(_same_value, first, second))
     if isinstance(first, Mapping):
@@ -291,10 +293,11 @@ def _same_value(first: Any, second: Any) -> bool:  # any record
             return False
     if hasattr(first, "__array__"):
         return _same_array(np.asarray(first), np.asarray(second)) and (
-            not isinstance(first, np.ma.MaskedArray) or _same_array(_mask(first), _mask(second))
+            not isinstance(first, np.ma.MaskedArray)
+            or _same_array(np.ma.getmaskarray(first), np.ma.getmaskarray(second))
         )
     # Values may be equal and not the same: dates in two zones, decimals, complex numbers with -0.0.
-    return bool(first == second) and (isinstance(first, _PLAIN) or repr(first) == repr(second))
+    return bool(first == second) and repr(first) == repr(second)
 
 
 def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
@@ -303,10 +306,6 @@ def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
     if first.dtype.hasobject:
         return _same_value(first.tolist(), second.tolist())
     return first.tobytes() == second.tobytes()
-
-
-def _mask(values: Any) -> Flags:  # an array, masked or not
-    return np.ma.getmaskarray(values)
 
 
 def _check_lengths(n_first: int, n_second: int) -> None:

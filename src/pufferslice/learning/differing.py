@@ -419,7 +419,6 @@ def from_coupled_draws(draw_pair: DrawPair, *, n_draws: int, seed: int) -> Diffe
     independent records, or both datasets built from one latent draw. The sample is *declared* to
     be the distribution, which `origin` states: a count that did not occur is taken as impossible.
     If the coupling is known, `binomial` or `from_pmf` need no such declaration.
-    Source: app:estimate_caps.
     """
     check_count(1, n_draws=n_draws)
     check_count(0, seed=seed)

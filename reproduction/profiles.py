@@ -237,14 +237,14 @@ class CapProfile:
                 divisor=_SAMPLING.divisor,
             )
         )
-        variance, weights = _variance(plane), plane.weights
+        costs = round_costs(CAPS_ORDER, caps, _variance(plane))
         return cls(
             kind=kind,
             angles=plane.angles,
-            costs=round_costs(CAPS_ORDER, caps, variance),
-            average=average_round_cost(CAPS_ORDER, caps, variance, weights),
-            joint=joint_round_cost(CAPS_ORDER, caps, variance, weights),
-            largest=largest_round_cost(CAPS_ORDER, caps, variance, weights),
+            costs=costs,
+            average=average_round_cost(costs, plane.weights),
+            joint=joint_round_cost(CAPS_ORDER, costs, plane.weights),
+            largest=largest_round_cost(costs, plane.weights),
         )
 
 
@@ -261,7 +261,8 @@ def attained_joint(n_directions: int) -> float:
         pushed = _PRECONDITIONER @ (_BLOCKS.clip_norms * np.array([1.0, sign]))
         shifts = 2 * pushed / _SAMPLING.divisor * np.arange(len(chances))[:, None]
         caps = (minimal_squared_caps(plane.directions, shift[None, :]) for shift in shifts)
-        costs = [joint_round_cost(CAPS_ORDER, cap, _variance(plane), plane.weights) for cap in caps]
+        rounds = (round_costs(CAPS_ORDER, cap, _variance(plane)) for cap in caps)
+        costs = [joint_round_cost(CAPS_ORDER, costs, plane.weights) for costs in rounds]
         means.append(float(chances @ costs))
     return max(means)
 

@@ -10,6 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import oracles
+from tests.calibration.builders import (
+    CLOSED_FORM,
+    EMPIRICAL,
+    EXACT,
+    TRANSPORT,
+    WORST_GAP,
+    by_method,
+    full_of,
+    point_masses,
+    slices_of,
+)
 from tests.oracles import HP
 
 from pufferslice._core.search import SAFETY
@@ -28,16 +39,9 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
-
-TRANSPORT = Method(rule="tight", envelope="transport")
-WORST_GAP = Method(rule="tight", envelope="worst_gap")
-CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
-EXACT = Method(rule="tight", envelope="exact")
-EMPIRICAL = [TRANSPORT, WORST_GAP, CLOSED_FORM]
 
 # Noise is raised by 2^-38 and gaps by sqrt(dim) 2^-44 of it; variances by twice that.
 CLOSE = 1e-10
@@ -47,20 +51,18 @@ def claimed(notion, order=4.0, epsilon=1.0):
     return Guarantee(notion=notion, order=order, epsilon=epsilon)
 
 
-def point_masses(*shifts):
-    return [FiniteDistribution.uniform([shift]) for shift in shifts]
+CLAIMS = st.builds(claimed, oracles.notions(), oracles.orders(), oracles.epsilons())
 
 
-def seen(distributions, pairs, profile):
-    return Slices(profile=profile, differences=gap_tables(distributions, pairs, profile.directions))
+def along(world):
+    distributions, pairs, profile = world
+    return slices_of(distributions, profile, pairs)
 
 
 def axes_of(*shifts):
     """Point masses at the origin and at each shift, compared with the origin, along the axes."""
     dim = len(shifts[0])
-    distributions = point_masses(np.zeros(dim), *shifts)
-    pairs = [DistributionPair(0, i + 1) for i in range(len(shifts))]
-    return seen(distributions, pairs, FiniteProfile.axes(dim=dim))
+    return slices_of(point_masses(np.zeros(dim), *shifts), FiniteProfile.axes(dim=dim))
 
 
 def true_cost(method, claim, truth, profile, noise_std):
@@ -107,7 +109,7 @@ class TestKnownAnswers:
         distributions = [
             FiniteDistribution.uniform(np.array([v]).T) for v in ([0.0, 0, 0, 10], [0.0, 0, 0, 0])
         ]
-        slices = seen(distributions, [DistributionPair(0, 1)], FiniteProfile.axes(dim=1))
+        slices = slices_of(distributions, FiniteProfile.axes(dim=1))
         noise_std = calibrate(claimed(notion, 2, 1), slices, method)
         assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
 
@@ -163,7 +165,7 @@ class TestWholeSphere:
     def slices(self, profile):
         shift = np.zeros(self.DIM)
         shift[0] = self.DISTANCE
-        return seen(point_masses(np.zeros(self.DIM), shift), [DistributionPair(0, 1)], profile)
+        return slices_of(point_masses(np.zeros(self.DIM), shift), profile)
 
     def quadrature_profile(self):
         """Directions at the quantiles of the first coordinate of a uniform direction."""
@@ -187,17 +189,13 @@ class TestWholeSphere:
         assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
 
     def test_unsliced(self):
-        shift = np.full(9, 1.0)
-        tables = oracles.matching_tables(
-            point_masses(np.zeros(9), shift), [DistributionPair(0, 1)], np.eye(9)
-        )
-        target = Guarantee.unsliced(order=4, epsilon=1)
-        noise_std = calibrate_unsliced(target, Full(dim=9, differences=tables))
+        full = full_of(point_masses(np.zeros(9), np.ones(9)))
+        noise_std = calibrate_unsliced(Guarantee.unsliced(order=4, epsilon=1), full)
         assert noise_std**2 == pytest.approx(18.0, rel=CLOSE)
 
 
 class TestCost:
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @by_method
     @given(data=st.data())
     def test_agrees_with_40_digits_within_the_width_of_a_bin(self, method, data):
         distributions, pairs, profile = data.draw(oracles.worlds())
@@ -205,7 +203,7 @@ class TestCost:
         noise_std = data.draw(st.floats(0.3, 8))
         truth = oracles.true_gap_distributions(distributions, pairs, profile.directions)
         exact = float(true_cost(method, claim, truth, profile, noise_std))
-        value = cost(seen(distributions, pairs, profile), claim, noise_std, method)
+        value = cost(slices_of(distributions, profile, pairs), claim, noise_std, method)
         slack = 1e-11 * exact + 1e-13 / (claim.order - 1)
         assert value >= exact - slack
         widest = 1 if method.envelope == "worst_gap" else (1 + 2.0**-8) ** 2
@@ -238,17 +236,13 @@ class TestCost:
             assert costs == pytest.approx(4 * squares / 2, rel=1e-9, abs=0)
         average = closed_form_cost(slices, claimed("average"), 1.0)
         assert average == pytest.approx(4 * squares.mean() / 2, rel=1e-9, abs=0)
-        distributions = point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0])
-        full = Full(
-            dim=4,
-            differences=oracles.matching_tables(distributions, [DistributionPair(0, 1)], np.eye(4)),
-        )
+        full = full_of(point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0]))
         assert full_costs(full, 4.0, 1.0)[0] == pytest.approx(4 * squares[0] / 2, rel=1e-9, abs=0)
 
     def test_equal_distributions_cost_nothing(self):
         distribution = FiniteDistribution.uniform([[0.3, 0.1], [0.2, 7.0]])
         profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=0)
-        slices = seen([distribution, distribution], [DistributionPair(0, 1)], profile)
+        slices = slices_of([distribution, distribution], profile)
         assert slices.are_equal
         for notion, method in itertools.product(("average", "joint"), EMPIRICAL):
             assert cost(slices, claimed(notion), 1e-6, method) == 0
@@ -262,38 +256,31 @@ class TestCost:
 
 class TestDistributions:
     @pytest.mark.soundness
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @by_method
     @given(data=st.data())
     def test_calibration_never_overspends(self, method, data):
         """Recomputed from exact gaps with 40 digits; the evaluated cost holds as well."""
         distributions, pairs, profile = data.draw(oracles.worlds())
-        target = claimed(
-            data.draw(oracles.notions()), data.draw(oracles.orders()), data.draw(oracles.epsilons())
-        )
-        slices = seen(distributions, pairs, profile)
+        target = data.draw(CLAIMS)
+        slices = slices_of(distributions, profile, pairs)
         noise_std = calibrate(target, slices, method)
         assert cost(slices, target, noise_std, method) <= target.epsilon
         truth = oracles.true_gap_distributions(distributions, pairs, profile.directions)
         assert true_cost(method, target, truth, profile, noise_std) <= target.epsilon
 
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @by_method
     @given(world=oracles.worlds(), notion=oracles.notions(), epsilon=oracles.epsilons())
     def test_calibration_wastes_nothing(self, method, world, notion, epsilon):
         """A relative 1e-10 less noise would break the bound."""
-        slices, target = seen(*world), claimed(notion, 3.0, epsilon)
+        slices, target = along(world), claimed(notion, 3.0, epsilon)
         noise_std = calibrate(target, slices, method)
         assert cost(slices, target, noise_std * (1 - 1e-10), method) > epsilon
 
-    @given(world=oracles.worlds(), target=st.data())
+    @given(world=oracles.worlds(), claim=CLAIMS)
     def test_tight_needs_no_more_than_the_closed_form_and_transport_no_more_than_worst_gap(
-        self, world, target
+        self, world, claim
     ):
-        slices = seen(*world)
-        claim = claimed(
-            target.draw(oracles.notions()),
-            target.draw(oracles.orders()),
-            target.draw(oracles.epsilons()),
-        )
+        slices = along(world)
         transport, worst, closed = (calibrate(claim, slices, method) for method in EMPIRICAL)
         assert transport <= worst * (1 + 1e-11)
         assert worst <= closed * (1 + 1e-11)
@@ -301,12 +288,10 @@ class TestDistributions:
     @given(world=oracles.worlds(), order=oracles.orders(), noise_std=st.floats(0.3, 10))
     def test_average_is_at_most_joint_is_at_most_unsliced(self, world, order, noise_std):
         distributions, pairs, profile = world
-        slices = seen(distributions, pairs, profile)
+        slices = slices_of(distributions, profile, pairs)
         # The unsliced bound may take the profile's own directions as couplings.
         directions = np.vstack([np.eye(profile.dim), profile.directions])
-        full = Full(
-            dim=profile.dim, differences=oracles.matching_tables(distributions, pairs, directions)
-        )
+        full = full_of(distributions, directions, pairs)
         average, joint = (
             cost(slices, claimed(notion, order), noise_std, TRANSPORT)
             for notion in ("average", "joint")
@@ -315,10 +300,10 @@ class TestDistributions:
         assert average <= joint * (1 + 1e-11) + slack
         assert joint <= full_cost(full, order, noise_std) * (1 + 1e-10) + slack
 
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @by_method
     @given(world=oracles.worlds(), notion=oracles.notions())
     def test_monotone_in_order_epsilon_and_noise(self, method, world, notion):
-        slices = seen(*world)
+        slices = along(world)
         by_order = [cost(slices, claimed(notion, a), 2.0, method) for a in (1.1, 1.5, 2, 4, 16)]
         by_noise = [cost(slices, claimed(notion), s, method) for s in (8.0, 4.0, 2.0, 1.9)]
         by_epsilon = [calibrate(claimed(notion, 4, e), slices, method) for e in (4, 2, 1.9, 0.1)]
@@ -331,15 +316,14 @@ class TestDistributions:
     def test_the_larger_instance_decides(self, world, notion):
         """The cost of all instances is the largest of their own costs, for the tight rule."""
         distributions, pairs, profile = world
-        alone = [
-            cost(seen(distributions, [pair], profile), claimed(notion), 2.0, TRANSPORT)
-            for pair in pairs
-        ]
-        together = cost(seen(distributions, pairs, profile), claimed(notion), 2.0, TRANSPORT)
+        together, *alone = (
+            cost(slices_of(distributions, profile, some), claimed(notion), 2.0, TRANSPORT)
+            for some in (pairs, *([pair] for pair in pairs))
+        )
         assert together == pytest.approx(max(alone), rel=1e-12)
 
     @pytest.mark.soundness
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @by_method
     def test_the_true_divergence_of_the_noisy_outputs_is_within_epsilon(self, method, rng):
         """The claim itself, by quadrature, both orders of each pair."""
         for seed in range(4):
@@ -348,9 +332,7 @@ class TestDistributions:
             distributions = [FiniteDistribution.uniform(x) for x in samples]
             for notion in ("average", "joint"):
                 target = claimed(notion, 3.0, 0.5)
-                noise_std = calibrate(
-                    target, seen(distributions, [DistributionPair(0, 1)], profile), method
-                )
+                noise_std = calibrate(target, slices_of(distributions, profile), method)
                 for pair in (samples, samples[::-1]):
                     lines = ([x @ u for x in pair] for u in profile.directions)
                     costs = [oracles.noisy_divergence(3.0, *line, noise_std) for line in lines]
@@ -423,11 +405,7 @@ class TestUnsliced:
         first = FiniteDistribution.uniform([[0.0, 0.0], [10.0, 1.0]])
         second = FiniteDistribution.uniform([[0.0, 2.0], [10.0, 1.0]])
         third = FiniteDistribution.uniform([[0.0, 0.0], [10.0, 2.0]])
-        distributions, pairs = (
-            [first, second, third],
-            [DistributionPair(0, 1), DistributionPair(0, 2)],
-        )
-        full = Full(dim=2, differences=oracles.matching_tables(distributions, pairs, np.eye(2)))
+        full = full_of([first, second, third])
         order, s = 2.0, 3.0
         rate = order * (order - 1) / (2 * s**2)
         expected = [math.log((math.exp(rate * 4) + 1) / 2), math.log((1 + math.exp(rate)) / 2)]
@@ -439,36 +417,21 @@ class TestUnsliced:
     def test_the_rounding_of_a_long_sum_of_squares_is_in_the_cost(self):
         """A third squared, added up 200,000 times, is short of the sum by 3 parts in 10^12."""
         dim, noise_std = 200_000, 0.01
-        distributions = point_masses([0.0] * dim, [1 / 3] * dim)
-        full = Full(
-            dim=dim,
-            differences=oracles.matching_tables(
-                distributions, [DistributionPair(0, 1)], np.eye(1, dim)
-            ),
-        )
+        full = full_of(point_masses([0.0] * dim, [1 / 3] * dim), np.eye(1, dim))
         (cost,) = full_costs(full, 4.0, noise_std)
         exact = 2 * dim * (oracles.exact(1 / 3) / oracles.exact(noise_std)) ** 2
         assert exact <= cost <= exact * (1 + 1e-10)
 
     def test_the_safety_factor_is_in_the_bound(self):
         """Order 4 and a shift as large as the noise cost 2, and 2^-38 of it more."""
-        distributions = point_masses([0.0], [5.0])
-        full = Full(
-            dim=1,
-            differences=oracles.matching_tables(
-                distributions, [DistributionPair(0, 1)], np.ones((1, 1))
-            ),
-        )
+        full = full_of(point_masses([0.0], [5.0]))
         assert full_cost(full, 4.0, 5.0) / 2 - 1 == pytest.approx(2.0**-38, rel=0.2)
 
     @pytest.mark.soundness
     @given(world=oracles.worlds(), order=oracles.orders(), epsilon=oracles.epsilons())
     def test_calibration_never_overspends(self, world, order, epsilon):
         distributions, pairs, profile = world
-        full = Full(
-            dim=profile.dim,
-            differences=oracles.matching_tables(distributions, pairs, np.eye(profile.dim)),
-        )
+        full = full_of(distributions, pairs=pairs)
         target = Guarantee.unsliced(order=order, epsilon=epsilon)
         noise_std = calibrate_unsliced(target, full)
         assert full_cost(full, order, noise_std) <= epsilon
@@ -499,12 +462,7 @@ class TestUnsliced:
 
     def test_equal_distributions_need_no_noise(self):
         distribution = FiniteDistribution.uniform([[0.0, 1.0], [2.0, 5.0]])
-        full = Full(
-            dim=2,
-            differences=oracles.matching_tables(
-                [distribution], [DistributionPair(0, 0)], np.eye(2)
-            ),
-        )
+        full = full_of([distribution, distribution])
         assert full_cost(full, 4.0, 1e-9) == 0
         assert calibrate_unsliced(Guarantee.unsliced(order=2, epsilon=1), full) == 0
 
@@ -513,10 +471,8 @@ class TestErrors:
     def test_arguments_are_named(self, rng):
         """Wrong names of rules, envelopes and notions; noise and orders that are not allowed."""
         slices, gaussian = axes_of([1.0, 2.0]), gaussian_slices(rng)
-        tables = oracles.matching_tables(
-            point_masses([0.0], [1.0]), [DistributionPair(0, 1)], np.eye(1)
-        )
-        full, claim, bad = Full(dim=1, differences=tables), claimed("average"), claimed("unsliced")
+        full = full_of(point_masses([0.0], [1.0]))
+        claim, bad = claimed("average"), claimed("unsliced")
         calls = [
             ("rule", lambda: Method(rule="loose", envelope="transport")),
             ("envelope", lambda: Method(rule="tight", envelope="best")),
@@ -551,13 +507,12 @@ class TestErrors:
             with pytest.raises(ArgumentError, match=name):
                 call()
 
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @by_method
     @pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0]])
     def test_a_profile_that_shows_no_difference_is_refused(self, weights, method):
         """The distributions differ, but only along an axis without weight in the profile."""
-        distributions = point_masses([0.0, 0.0], [0.0, 1.0])
         profile = FiniteProfile(directions=np.eye(2)[: len(weights)], weights=weights)
-        slices = seen(distributions, [DistributionPair(0, 1)], profile)
+        slices = slices_of(point_masses([0.0, 0.0], [0.0, 1.0]), profile)
         with pytest.raises(CalibrationError, match="profile"):
             calibrate(claimed("joint"), slices, method)
 
@@ -576,21 +531,15 @@ class TestSphereAndMissingMass:
     def slices(self):
         return axes_of((3.0, 4.0))
 
-    def test_the_sphere_and_its_term_go_together(self):
-        seen = self.slices().differences
-        with pytest.raises(ArgumentError, match="and only it"):
-            Slices(profile=self.SPHERE, differences=seen)
-        with pytest.raises(ArgumentError, match="and only it"):
-            Slices(profile=FiniteProfile.axes(dim=2), differences=seen, sphere=self.TERM)
-
-    def test_the_sphere_needs_all_levels(self):
-        with pytest.raises(ArgumentError, match="gaps on all levels"):
-            Slices(
-                profile=self.SPHERE,
-                differences=self.slices().differences,
-                missing=[0.1],
-                sphere=self.TERM,
-            )
+    def test_the_sphere_needs_its_term_and_all_levels(self):
+        axes, term = FiniteProfile.axes(dim=2), {"sphere": self.TERM}
+        for match, profile, facts in (
+            ("and only it", self.SPHERE, {}),
+            ("and only it", axes, term),
+            ("gaps on all levels", self.SPHERE, {"missing": [0.1]} | term),
+        ):
+            with pytest.raises(ArgumentError, match=match):
+                Slices(profile=profile, differences=self.slices().differences, **facts)
 
     @pytest.mark.parametrize("notion", ["average", "joint"])
     def test_gaps_without_tails_give_no_renyi_claim(self, notion):
@@ -603,7 +552,7 @@ class TestSphereAndMissingMass:
             slice_costs(part, 4.0, 1.0, "worst_gap")
 
     @pytest.mark.parametrize("notion", ["average", "joint"])
-    @pytest.mark.parametrize("method", EMPIRICAL)
+    @by_method
     def test_the_term_is_added_for_every_method(self, notion, method):
         finite = self.slices()
         sphere = Slices(profile=self.SPHERE, differences=finite.differences, sphere=self.TERM)
@@ -639,17 +588,11 @@ class TestSphereAndMissingMass:
 class TestTablesOfTheOtherKind:
     """Gaps along slices may be shorter than every coupling: they do not bound the whole output."""
 
-    def distributions(self):
-        return point_masses(np.zeros(2), np.array([3.0, 4.0]))
-
-    def test_gaps_along_slices_are_refused_in_full(self):
-        tables = gap_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
-        assert tables.worst().max() == 4.0
+    def test_each_is_refused_where_the_other_belongs(self):
+        gaps, full = axes_of([3.0, 4.0]), full_of(point_masses([0.0, 0.0], [3.0, 4.0]))
+        assert gaps.differences.worst().max() == 4.0
         with pytest.raises(ArgumentError, match="does not bound the whole output"):
-            Full(dim=2, differences=tables)
-
-    def test_couplings_are_refused_along_slices(self):
-        tables = oracles.matching_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
-        assert tables.worst().max() == 5.0
+            Full(dim=2, differences=gaps.differences)
+        assert full.differences.worst().max() == 5.0
         with pytest.raises(ArgumentError, match="no gaps along slices"):
-            Slices(profile=FiniteProfile.axes(dim=2), differences=tables)
+            Slices(profile=gaps.profile, differences=full.differences)

@@ -95,3 +95,16 @@ class TestApproximate:
         )
         for claim in claims:
             assert claim_of(claim.to_json()) == claim
+            assert claim.is_sliced == (claim.notion == "joint")
+            assert claim.along(AXES).profile is (AXES if claim.is_sliced else None)
+
+
+class TestGuess:
+    @pytest.mark.parametrize("at_most", [0.5, 1.0, 0.2, math.nan])
+    def test_a_guess_is_between_a_coin_and_certainty(self, at_most):
+        with pytest.raises(ArgumentError, match="at_most"):
+            Guarantee.guess(at_most=at_most)
+
+    def test_a_share_is_printed_rounded_up(self):
+        assert "60.1" in str(Guarantee.guess(at_most=0.6001))
+        assert Guarantee.guess(at_most=0.75).bound == 0.75

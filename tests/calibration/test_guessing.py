@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
+from tests.calibration.builders import full_of_rows
 
 from pufferslice.calibration.guessing import (
     full_variation,
@@ -20,7 +21,6 @@ from pufferslice.calibration.guessing import (
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
-from pufferslice.sensitivity.tables import MatchingTables
 
 ORDERS = st.sampled_from([1.01, 1.1, 1.5, 2.0, 4.0, 16.0, 256.0])
 
@@ -105,23 +105,9 @@ def test_wrong_numbers_are_refused(orders, epsilons, complaint):
         total_variation_bound(orders, epsilons)
 
 
-def coupled(distances, masses, dim=1):
-    """A table of one instance whose coupled atoms have these distances."""
-    order = np.argsort(distances)[::-1]
-    counts = np.asarray(masses)[order]
-    tables = MatchingTables(
-        starts=np.array([0, len(counts)]),
-        gaps=np.asarray(distances, dtype=np.float64)[order],
-        counts=counts,
-        totals=np.array([counts.sum()]),
-        equal=np.array([False]),
-    )
-    return Full(dim=dim, differences=tables)
-
-
 def test_variation_of_coupled_distances():
     """By hand: distances 1 and 2 with masses 3/4 and 1/4 at noise 2."""
-    full = coupled([1.0, 2.0], [3, 1])
+    full = full_of_rows([(2.0, 1), (1.0, 3)])
     assert full_variation(full, 2.0) == pytest.approx(0.243790719161392, rel=1e-9)
     assert right_guesses(full_variation(full, 2.0)) == pytest.approx(0.621895359580696, rel=1e-9)
     assert full_variation(Full(dim=1, differences=None), 2.0) == 1.0
@@ -206,13 +192,6 @@ def test_nearly_equal_spreads_are_bounded_closely():
 
 
 def test_the_hardest_pair_decides():
-    near, far = coupled([1.0], [1]), coupled([3.0], [1])
-    both = MatchingTables(
-        starts=np.array([0, 1, 2]),
-        gaps=np.array([1.0, 3.0]),
-        counts=np.ones(2, dtype=np.int64),
-        totals=np.ones(2, dtype=np.int64),
-        equal=np.zeros(2, dtype=np.bool_),
-    )
-    alone = [full_variation(one, 2.0) for one in (near, far)]
-    assert full_variation(Full(dim=1, differences=both), 2.0) == max(alone) > min(alone)
+    alone = [full_variation(full_of_rows([(r, 1)]), 2.0) for r in (1.0, 3.0)]
+    both = full_of_rows([(1.0, 1)], [(3.0, 1)])
+    assert full_variation(both, 2.0) == max(alone) > min(alone)

@@ -235,13 +235,13 @@ def test_sizes(source):
 
 @pytest.mark.parametrize("size", [-1, 2.0, 1.5, float("nan"), "3", None, True])
 @pytest.mark.parametrize("source", [OperatingSystemNoise(), SeededTestNoise(seed=1)])
-def test_a_size_that_is_no_count_is_refused(source, size):
+def test_invalid_sizes_are_refused(source, size):
     with pytest.raises(ArgumentError, match="size must be an integer and at least 0"):
         source.draw(size)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.0, None, "7", False])
-def test_a_seed_that_is_no_count_is_refused(seed):
+def test_invalid_seeds_are_refused(seed):
     with pytest.raises(ArgumentError, match="seed must be an integer and at least 0"):
         SeededTestNoise(seed=seed)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from tests.calibration.builders import full_of_rows
 
 from pufferslice import FiniteDistribution, FiniteProfile, Guarantee, Scenario, certify_release
 from pufferslice.calibration import sphere
@@ -21,20 +22,10 @@ from pufferslice.scenario.distributions import WEIGHT_QUANTA, GaussianDistributi
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import aggregate, gaussian_envelope
 from pufferslice.sensitivity.sensitivity import Full
-from pufferslice.sensitivity.tables import MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
 AVERAGE = Guarantee.average(order=4, epsilon=1.0)
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
-
-
-def full_of(*rows, dim, equal=None, **facts):
-    """One instance for each row of (distance, count)."""
-    tables = [
-        (np.array([r for r, _ in row], dtype=float), np.array([n for _, n in row])) for row in rows
-    ]
-    totals = [int(counts.sum()) for _, counts in tables]
-    return Full(dim=dim, differences=MatchingTables.of_rows(tables, totals, equal), **facts)
 
 
 def log_moment(x, dim):
@@ -48,7 +39,7 @@ def log_moment(x, dim):
 )
 def test_known_answers(target, variance):
     """Two points at distance 3 in nine dimensions; unsliced they would need 18."""
-    full = full_of([(3.0, 1)], dim=9)
+    full = full_of_rows([(3.0, 1)], dim=9)
     noise_std = sphere_noise_std(full, target)
     assert noise_std**2 == pytest.approx(variance, rel=1e-9)
     assert noise_std**2 >= variance * (1 - 1e-13)
@@ -74,7 +65,7 @@ def test_the_moment_is_rounded_up_and_close(dim, x):
 def test_the_grid_is_charged(claim):
     """Points so near that the grid of the release counts: 3 / 2^44 is added to 1e-6."""
     distance = 1e-6 + 3 / 2**44
-    cost = sphere_cost(full_of([(1e-6, 1)], dim=9), claim, 1.0)
+    cost = sphere_cost(full_of_rows([(1e-6, 1)], dim=9), claim, 1.0)
     assert cost == pytest.approx(2 * distance**2 / 9, rel=1e-9)
 
 
@@ -91,7 +82,7 @@ def test_it_is_the_limit_of_many_directions(claim):
     shifts = distance * np.abs(profile.directions[:, 0])
     costs = gaussian_envelope(claim.order, shifts, noise_std)
     drawn = float(aggregate(claim.notion, claim.order, costs, profile.weights))
-    cost = sphere_cost(full_of([(distance, 1)], dim=dim), claim, noise_std)
+    cost = sphere_cost(full_of_rows([(distance, 1)], dim=dim), claim, noise_std)
     assert cost == pytest.approx(drawn, rel=0.02)
 
 
@@ -102,7 +93,7 @@ def test_it_is_the_limit_of_many_directions(claim):
     rows=st.lists(st.floats(0.01, 20), min_size=1, max_size=4),
 )
 def test_average_joint_unsliced_ascend_and_noise_helps(dim, order, noise_std, rows):
-    full = full_of(*([(r, 1)] for r in rows), dim=dim)
+    full = full_of_rows(*([(r, 1)] for r in rows), dim=dim)
     claims = [maker(order=order, epsilon=1.0) for maker in (Guarantee.average, Guarantee.joint)]
     average, joint = (sphere_cost(full, claim, noise_std) for claim in claims)
     assert average <= joint * (1 + 1e-9)
@@ -144,7 +135,7 @@ class TestSeveralValues:
         )
 
     def test_the_joint_claim_holds_and_an_average_from_distances_would_not(self):
-        full = full_of([(1.5, 2)], dim=2)
+        full = full_of_rows([(1.5, 2)], dim=2)
         claim = Guarantee.joint(order=self.ORDER, epsilon=1.0)
         found = self.divergences()
         weights = np.full(len(found), 1 / len(found))
@@ -160,14 +151,14 @@ class TestSeveralValues:
 
     def test_masses_count(self):
         """Mass 1/4 at distance 2, 3/4 at distance 1, noise 1, order 2: ln of the mean of 1F1."""
-        full = full_of([(2.0, 1), (1.0, 3)], dim=3)
+        full = full_of_rows([(2.0, 1), (1.0, 3)], dim=3)
         moment = sum(m * math.exp(log_moment(r * r, 3)) for r, m in ((2.0, 0.25), (1.0, 0.75)))
         cost = sphere_cost(full, Guarantee.joint(order=2, epsilon=1.0), 1.0)
         assert cost == pytest.approx(math.log(moment), rel=1e-9)
         assert cost >= math.log(moment) * (1 - 1e-14)
 
     def test_large_moments_stay_in_logarithms(self):
-        full = full_of([(60.0, 1), (1.0, 3)], dim=3)
+        full = full_of_rows([(60.0, 1), (1.0, 3)], dim=3)
         log = float(log_moment(3_600, 3)) + math.log(0.25)
         cost = sphere_cost(full, Guarantee.joint(order=2, epsilon=1.0), 1.0)
         assert cost == pytest.approx(log, rel=1e-9)
@@ -202,7 +193,7 @@ def test_gaussians_cost_what_points_cost_with_their_spread_as_noise(claim, cost)
     """Distance 3 in nine dimensions, variance 1 of the prior and 1.5^2 of the noise."""
     far = [3.0] + [0.0] * 8
     full = Full(dim=9, differences=pairs_of(far, [0.0] * 9, cov=np.eye(9)))
-    points = full_of([(3.0, 1)], dim=9)
+    points = full_of_rows([(3.0, 1)], dim=9)
     found = sphere_cost(full, claim, 1.5)
     assert found == pytest.approx(sphere_cost(points, claim, math.sqrt(3.25)), rel=1e-9)
     assert cost is None or found == pytest.approx(cost, rel=1e-9)
@@ -233,21 +224,21 @@ def test_the_whole_output_may_cost_less_than_the_least_variance_says():
 
 
 def test_equal_distributions_cost_nothing():
-    full = full_of([(0.0, 1)], dim=3, equal=[True])
+    full = full_of_rows([(0.0, 1)], dim=3, equal=[True])
     assert sphere_cost(full, JOINT, 1.0) == 0.0
     assert sphere_noise_std(full, JOINT) == 0.0
-    mixed = full_of([(0.0, 1)], [(3.0, 1)], dim=9, equal=[True, False])
+    mixed = full_of_rows([(0.0, 1)], [(3.0, 1)], dim=9, equal=[True, False])
     assert sphere_noise_std(mixed, AVERAGE) ** 2 == pytest.approx(2.0)
 
 
 def test_one_dimension_has_one_slice():
-    full = full_of([(2.0, 1)], dim=1)
+    full = full_of_rows([(2.0, 1)], dim=1)
     assert sphere_cost(full, JOINT, 1.5) == pytest.approx(full_cost(full, 4, 1.5), rel=1e-9)
     assert sphere_cost(full, AVERAGE, 1.5) == pytest.approx(full_cost(full, 4, 1.5), rel=1e-9)
 
 
 def test_refusals():
-    points = full_of([(2.0, 1)], dim=2)
+    points = full_of_rows([(2.0, 1)], dim=2)
     unsliced = Guarantee.unsliced(order=4, epsilon=1.0)
     gaussians = tuple(GaussianDistribution(mean=[0.0, x], cov=(1 + x) * np.eye(2)) for x in (0, 1))
     pairs = GaussianPairs.of([gaussians], np.ones(2))
@@ -255,7 +246,7 @@ def test_refusals():
         with pytest.raises(ArgumentError, match="FiniteProfile"):
             sphere_noise_std(full, JOINT)
     with pytest.raises(ArgumentError, match="isotropic"):
-        sphere_cost(full_of([(2.0, 1)], dim=2, shape=Shape(whitening=np.eye(2))), JOINT, 1.0)
+        sphere_cost(full_of_rows([(2.0, 1)], dim=2, shape=Shape(whitening=np.eye(2))), JOINT, 1.0)
     with pytest.raises(ArgumentError, match="notion"):
         sphere_cost(points, unsliced, 1.0)
     with pytest.raises(ArgumentError, match="notion"):

@@ -11,8 +11,8 @@ from tests.certificate.conftest import AVERAGE, CLOSED_FORM, KINDS, PLAN, SPHERE
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.guessing import total_variation_bound
-from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT
-from pufferslice.calibration.unsliced import INTEGER_DELTA, ROUNDING_DELTA
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, SIGMA_INT
+from pufferslice.calibration.unsliced import ROUNDING_DELTA
 from pufferslice.certificate import Certificate, certify_release, certify_training, verify
 from pufferslice.errors import MissingExtraError
 from pufferslice.queries import summary

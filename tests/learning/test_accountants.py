@@ -115,14 +115,8 @@ class TestAgainstExactSums:
     @given(designs, st.integers(1, 30), st.floats(1.01, 256), st.floats(-1, 9))
     def test_log_moment(self, design, d, order, log_z):
         z = math.exp(log_z)
-        a, s = HP.mpf(order), HP.mpf(z)
-        moment = HP.fsum(
-            chance * HP.exp((a - 1) * 2 * a * k**2 / s**2)
-            for k, chance in enumerate(exact_distribution(design, d))
-        )
-        truth = float(HP.log(moment) / (a - 1))
         spent = run_cost(LogMoment(), order, design, exactly(d), np.array([z]))
-        assert spent == pytest.approx(truth, rel=1e-11)
+        assert spent == pytest.approx(float(exact_log_moment(order, design, d, z)), rel=1e-11)
 
     @given(designs, st.integers(1, 30), st.floats(1.01, 256), st.floats(-1, 9))
     def test_mean_square_and_worst_case(self, design, d, order, log_z):
@@ -140,13 +134,8 @@ class TestAgainstExactSums:
         """By more than floats could have lost: the multiplier is raised by a relative 2^-38."""
         epsilon = math.exp(log_epsilon)
         target = target_of(LogMoment(), epsilon, order)
-        z = HP.mpf(calibrate_multiplier(LogMoment(), target, design, exactly(d), 100))
-        a = HP.mpf(order)
-        moment = HP.fsum(
-            chance * HP.exp((a - 1) * 2 * a * k**2 / z**2)
-            for k, chance in enumerate(exact_distribution(design, d))
-        )
-        spent = 100 * HP.log(moment) / (a - 1)
+        z = calibrate_multiplier(LogMoment(), target, design, exactly(d), 100)
+        spent = 100 * exact_log_moment(order, design, d, z)
         assert spent <= HP.mpf(epsilon) * (1 - HP.mpf(2) ** -38)
 
     @pytest.mark.soundness
@@ -186,6 +175,16 @@ class TestAgainstExactSums:
         assert mixed_cost(order, costs, distribution) == pytest.approx(
             float(HP.log(moment) / a), rel=1e-11
         )
+
+
+def exact_log_moment(order, design, d, z):
+    """The cost of a step in 40 digits."""
+    a, z = HP.mpf(order), HP.mpf(z)
+    moment = HP.fsum(
+        chance * HP.exp((a - 1) * 2 * a * k**2 / z**2)
+        for k, chance in enumerate(exact_distribution(design, d))
+    )
+    return HP.log(moment) / (a - 1)
 
 
 def exact_distribution(design, d):

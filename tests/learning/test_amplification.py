@@ -180,7 +180,7 @@ class TestAgainstQuadrature:
         assert ours / (1 + RELATIVE_ERROR) == pytest.approx(summed(*case, step=step), rel=1e-12)
 
 
-def test_an_order_of_which_floats_keep_nothing_costs_infinitely_much_or_enough():
+def test_an_order_too_large_for_floats_costs_infinitely_much_or_enough():
     """Of one record: at least the cost of its own component beside the sum of all others."""
     order, rate = 2.0**63, 0.1
     for multiplier in (1.0, 1e6, 1e9):

@@ -43,8 +43,6 @@ from pufferslice.learning.caps import (
     round_costs,
     simulate_discrepancies,
     squared_caps,
-    subsampled_average_round_cost,
-    subsampled_joint_round_cost,
     subsampled_round_costs,
     tail_cap,
     tail_cap_estimate,
@@ -56,7 +54,7 @@ from pufferslice.learning.sampling import (
     WithReplacement,
     poisson_mean_square_ratio,
 )
-from pufferslice.sensitivity.renyi import aggregate_joint, gaussian_divergence
+from pufferslice.sensitivity.renyi import gaussian_divergence
 
 AXES = np.eye(2)
 DIAGONAL = [[0.6, 0.8]]
@@ -244,6 +242,15 @@ class TestMatrix:
             assert matrix_caps(rows, matrix) == pytest.approx(squared_caps(reach, **counts))
 
 
+def all_round_costs(order, costs, weights):
+    """Average, joint and largest."""
+    return [
+        average_round_cost(costs, weights),
+        joint_round_cost(order, costs, weights),
+        largest_round_cost(costs, weights),
+    ]
+
+
 class TestOneRound:
     def test_projected_variance(self, rng):
         """0.36 * 4 + 2 * 0.48 * 1 + 0.64 * 9."""
@@ -253,20 +260,13 @@ class TestOneRound:
         # Standard error of a variance from 200 000 draws: 0.32 percent.
         assert draws.var() == pytest.approx(8.16, rel=0.02)
 
-    def test_no_variance_may_be_zero(self):
-        with pytest.raises(ArgumentError, match="smallest_variance"):
-            round_costs(4, [0.5, 9.0], [2.0, 0.0])
-
     def test_costs_by_hand(self):
         """4 * 0.5 / (2 * 2) and 4 * 9 / (2 * 6); mean 1.75, joint below, largest 3."""
-        case = (4, [0.5, 9.0], [2.0, 6.0])
-        assert round_costs(*case).tolist() == [0.5, 3.0]
-        assert average_round_cost(*case, HALVES) == pytest.approx(1.75, rel=1e-15)
+        costs = round_costs(4, [0.5, 9.0], [2.0, 6.0])
+        assert costs.tolist() == [0.5, 3.0]
         joint = math.log((math.exp(1.5) + math.exp(9)) / 2) / 3
-        assert joint_round_cost(*case, HALVES) == pytest.approx(joint, rel=1e-14)
-        assert largest_round_cost(*case, HALVES) == 3.0
-        for cost in (average_round_cost, joint_round_cost, largest_round_cost):
-            assert cost(*case, [1.0, 0.0]) == pytest.approx(0.5, rel=1e-15)
+        assert all_round_costs(4, costs, HALVES) == pytest.approx([1.75, joint, 3.0], rel=1e-14)
+        assert all_round_costs(4, costs, [1.0, 0.0]) == pytest.approx([0.5] * 3, rel=1e-15)
 
     def test_cost_is_the_divergence_of_the_largest_shift(self):
         shift, std = 1.7, 2.3
@@ -280,20 +280,22 @@ class TestOneRound:
     )
     def test_average_joint_largest_ascend(self, order, slices):
         some_caps, variance, weights = np.array(slices).T
-        case = (order, some_caps, variance, weights / weights.sum())
+        costs = round_costs(order, some_caps, variance)
+        average, joint, largest = all_round_costs(order, costs, weights / weights.sum())
         slack = 1 + 1e-9
-        assert average_round_cost(*case) <= joint_round_cost(*case) * slack
-        assert joint_round_cost(*case) <= largest_round_cost(*case) * slack
+        assert average <= joint * slack
+        assert joint <= largest * slack
 
     def test_joint_of_mean_square_caps_would_be_too_small(self):
         """K is 0 or 2 with equal chance, so E[K^2] = 2; reaches 1/2 and 3/2, noise 1, order 4."""
         reach, variance = np.array([0.5, 1.5]), np.ones(2)
         per_draw = [squared_caps(reach, discrepancy_cap=k, divisor=1) for k in (0, 2)]
-        mean_of_joint = np.mean([joint_round_cost(4, h, variance, HALVES) for h in per_draw])
+        by_draw = [round_costs(4, h, variance) for h in per_draw]
+        mean_of_joint = np.mean([joint_round_cost(4, costs, HALVES) for costs in by_draw])
         mean_caps = mean_square_caps(reach, mean_square_discrepancy=2.0, divisor=1)
-        joint_of_mean = aggregate_joint(4, round_costs(4, mean_caps, variance), np.array(HALVES))
-        assert joint_of_mean < mean_of_joint
-        assert largest_round_cost(4, mean_caps, variance, HALVES) >= mean_of_joint
+        costs = round_costs(4, mean_caps, variance)
+        assert joint_round_cost(4, costs, HALVES) < mean_of_joint
+        assert largest_round_cost(costs, HALVES) >= mean_of_joint
 
 
 class TestSubsampledRound:
@@ -311,11 +313,12 @@ class TestSubsampledRound:
         """Shifts 0 or 1 with chances 3/4 and 1/4, noise 1, order 2: the exponent is the square."""
         case = (2, [[0.0, 0.0], [1.0, 4.0]], np.log([0.75, 0.25]), [1.0, 1.0])
         slices = [math.log(0.75 + 0.25 * math.exp(h)) for h in (1, 4)]
-        assert subsampled_round_costs(*case) == pytest.approx(slices, rel=1e-14)
-        average = subsampled_average_round_cost(*case, [0.25, 0.75])
-        assert average == pytest.approx(0.25 * slices[0] + 0.75 * slices[1], rel=1e-14)
+        costs = subsampled_round_costs(*case)
+        assert costs == pytest.approx(slices, rel=1e-14)
+        average = 0.25 * slices[0] + 0.75 * slices[1]
         joint = math.log(0.75 + 0.25 * (0.25 * math.e + 0.75 * math.exp(4)))
-        assert subsampled_joint_round_cost(*case, [0.25, 0.75]) == pytest.approx(joint, rel=1e-14)
+        found = all_round_costs(2, costs, [0.25, 0.75])
+        assert found == pytest.approx([average, joint, slices[1]], rel=1e-14)
 
     def test_joint_is_the_moment_over_draws_of_the_moment_over_slices(self):
         """The paper's order of the two expectations, over all 70 batches one by one."""
@@ -324,9 +327,10 @@ class TestSubsampledRound:
         for batch in itertools.combinations(range(8), 4):
             n_differing = sum(record < 3 for record in batch)
             h = squared_caps([0.5, 1.5], discrepancy_cap=n_differing, divisor=4)
-            moments.append(np.exp(3 * joint_round_cost(order, h, variance, HALVES)))
+            costs = round_costs(order, h, variance)
+            moments.append(np.exp(3 * joint_round_cost(order, costs, HALVES)))
         truth = math.log(np.mean(moments)) / 3
-        joint = subsampled_joint_round_cost(*case[:3], variance, HALVES)
+        joint = joint_round_cost(order, subsampled_round_costs(*case), HALVES)
         assert joint == pytest.approx(truth, rel=1e-13)
 
     @pytest.mark.soundness
@@ -353,16 +357,15 @@ class TestSubsampledRound:
         """lem:sa_never_looser_ARJR, strict where a smaller shift has a chance."""
         chances, *columns = np.array(draws).T
         by_draw, logs = np.array(columns).T, np.log(chances / chances.sum())
-        case, weights = (order, by_draw, logs, variance), [0.2, 0.3, 0.5]
-        largest = by_draw.max(axis=0)
+        weights, largest = [0.2, 0.3, 0.5], by_draw.max(axis=0)
         smaller = (by_draw < largest - 1e-6).any(axis=0)
-        for subsampled, worst, is_strict in (
-            (subsampled_average_round_cost, average_round_cost, smaller.any()),
-            # One slice may dominate a log-moment so far that floats do not show the others.
-            (subsampled_joint_round_cost, joint_round_cost, smaller.all()),
+        # One slice may dominate a log-moment so far that floats do not show the others.
+        for cost, bound, is_strict in zip(
+            all_round_costs(order, subsampled_round_costs(order, by_draw, logs, variance), weights),
+            all_round_costs(order, round_costs(order, largest, variance), weights),
+            (smaller.any(), smaller.all(), False),
+            strict=True,
         ):
-            bound = worst(order, largest, variance, weights)
-            cost = subsampled(*case, weights)
             assert cost <= bound * (1 + 1e-12)
             if is_strict:
                 assert cost < bound
@@ -385,7 +388,7 @@ class TestFullCovariance:
         dim, n_steps, order = 3, 4, 5.0
         rows = unit_rows(rng, 6, dim)
         weights = np.full(6, 1 / 6)
-        scaled = []
+        scaled, rounds = [], []
         for _ in range(n_steps):
             half, shift = rng.normal(size=(dim, dim)), rng.normal(size=dim)
             noise_cov = half @ half.T
@@ -401,17 +404,19 @@ class TestFullCovariance:
                 )
                 for u in rows
             ]
-            assert round_costs(order, caps_of_step, variance) == pytest.approx(truths, rel=1e-10)
+            costs = round_costs(order, caps_of_step, variance)
+            assert costs == pytest.approx(truths, rel=1e-10)
             # No slice costs more than the whole output.
             whole = order / 2 * shift @ np.linalg.solve(noise_cov, shift)
-            assert largest_round_cost(order, caps_of_step, variance, weights) <= whole * (1 + 1e-9)
-            scaled.append((caps_of_step, variance))
-        total = average_total_squared_cap([h / v for h, v in scaled], weights)
-        rounds = [average_round_cost(order, h, v, weights) for h, v in scaled]
-        assert order / 2 * total == pytest.approx(sum(rounds), rel=1e-13)
-        joint = joint_total_squared_cap([h / v for h, v in scaled], weights)
-        rounds = [largest_round_cost(order, h, v, weights) for h, v in scaled]
-        assert order / 2 * joint == pytest.approx(sum(rounds), rel=1e-13)
+            rounds.append(all_round_costs(order, costs, weights))
+            assert rounds[-1][2] <= whole * (1 + 1e-9)
+            scaled.append(caps_of_step / variance)
+        average, _, largest = np.sum(rounds, axis=0)
+        for total, of_rounds in (
+            (average_total_squared_cap(scaled, weights), average),
+            (joint_total_squared_cap(scaled, weights), largest),
+        ):
+            assert order / 2 * total == pytest.approx(of_rounds, rel=1e-13)
 
 
 class TestTotals:
@@ -645,6 +650,9 @@ HOEFFDING = {"batch_size": 5, "mismatch_probability": 0.1, "tail_probability": 0
 ESTIMATE = {"discrepancy_cap": 5, "tail_probability": 0.1, "failure_probability": 0.1}
 
 
+HUGE = np.full(1000, 2**64 - 1, dtype=np.uint64)
+
+
 def simulate(pair, batch, *, n_replicates=1, seed=1):
     return simulate_discrepancies(
         lambda rng: pair, lambda rng: batch, n_replicates=n_replicates, seed=seed
@@ -686,13 +694,15 @@ def across(tails, failures):
         (lambda: round_costs(2, [-1.0], [1.0]), "caps must not be negative"),
         (lambda: round_costs(2, [], []), "caps must have shape"),
         (lambda: round_costs(2, [1.0, 1.0], [1.0]), "variance must have one entry per cap"),
-        (lambda: round_costs(2, [1.0], [0.0]), "smallest_variance"),
+        (lambda: round_costs(4, [0.5, 9.0], [2.0, 0.0]), "smallest_variance"),
         (lambda: round_costs(2, [1e300], [1e-300]), "too large for a float"),
-        (lambda: average_round_cost(2, [1.0, 1.0], [1.0, 1.0], [1.0]), "weights"),
-        (lambda: subsampled_round_costs(2, [1.0], [0.0], [1.0]), "caps must have shape"),
+        (lambda: average_round_cost([1.0, 1.0], [1.0]), "weights"),
+        (lambda: joint_round_cost(1, [1.0], [1.0]), "order"),
+        (lambda: largest_round_cost([-1.0], [1.0]), "costs must not be negative"),
+        (lambda: subsampled_round_costs(2, [1.0], [0.0], [1.0]), "caps_by_draw must have shape"),
         (lambda: subsampled_round_costs(2, [[1.0]], [-0.1], [1.0]), "log_probabilities must be"),
         (lambda: subsampled_round_costs(2, [[1.0]], [0.0, 0.0], [1.0]), "log_probabilities must"),
-        (lambda: subsampled_joint_round_cost(2, [[1.0]], [0.0], [1.0], [0.5]), "weights"),
+        (lambda: average_round_cost(1.0, [1.0]), "costs must have"),
         (lambda: joint_total_squared_cap([[1e308]] * 2, [1.0]), "too large for a float"),
         (lambda: claimed_epsilon(2, -1.0, noise_std=1), "total_squared_cap"),
         (lambda: claimed_epsilon(2, 1e300, noise_std=1e-100), "too large for a float"),
@@ -716,6 +726,7 @@ def across(tails, failures):
         (lambda: simulate(([0], [0]), [0], seed=-1), "seed"),
         (lambda: tail_cap_estimate([0, 6, 7], **ESTIMATE), "2 of 3"),
         (lambda: tail_cap_estimate([], **ESTIMATE), "discrepancies must be a non-empty"),
+        (lambda: tail_cap_estimate(HUGE, **ESTIMATE), "discrepancies must be a non-empty"),
         (lambda: tail_cap_estimate(**ESTIMATE), "at least one instance"),
         (lambda: tail_cap_estimate([1], **ESTIMATE | {"tail_probability": 1.0}), "tail_prob"),
         (lambda: tail_cap_estimate([1], **ESTIMATE | {"failure_probability": 0.0}), "failure_prob"),

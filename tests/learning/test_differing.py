@@ -26,6 +26,7 @@ from pufferslice.learning.differing import (
     from_coupled_draws,
     from_pmf,
     gaussian_mismatch,
+    maximal_pairs,
     mostly_at_most,
 )
 from pufferslice.learning.sampling import WithReplacement
@@ -37,6 +38,7 @@ PRECISE = mp.clone()
 PRECISE.dps = 360  # so that differences of probabilities keep digits down to the least floats
 
 AXES = np.eye(2)
+HALVES = (0.5, 0.5)
 
 
 def gaussian(mean, cov):
@@ -129,6 +131,45 @@ class TestCoupledDraws:
         certain = from_coupled_draws(lambda rng: ([1, 2], [2, 2]), n_draws=3, seed=1)
         assert certain.counts.tolist() == [1]
         assert not certain.is_fixed_set
+
+
+class TestMaximalPairs:
+    P, Q = (0.5, 0.3, 0.2, 0.0), (0.2, 0.3, 0.1, 0.4)
+
+    def test_has_its_marginals_and_the_least_mismatch(self):
+        first, second = maximal_pairs(self.P, self.Q, n_records=200_000)(np.random.default_rng(1))
+        for drawn, chances in ((first, self.P), (second, self.Q)):
+            shares = np.bincount(drawn, minlength=4) / len(drawn)
+            assert shares == pytest.approx(chances, abs=0.005)
+        differ = first != second
+        assert differ.mean() == pytest.approx(discrete_mismatch(self.P, self.Q), abs=0.005)
+        # Given that they differ, first and second come from the two excesses.
+        assert set(first[differ]) == {0, 2}
+        assert set(second[differ]) == {3}
+
+    @pytest.mark.parametrize(("p", "q", "share"), [(P, P, 0.0), ([1, 0], [0, 1], 1.0)])
+    def test_equal_and_disjoint_worlds(self, p, q, share):
+        first, second = maximal_pairs(p, q, n_records=50)(np.random.default_rng(0))
+        assert (first != second).mean() == share
+        assert first.dtype.kind == second.dtype.kind == "i"
+
+    def test_how_many_differ_under_several_couplings(self):
+        """60 (1 - sum of p q) independent, 60 * 0.4 maximal, 60 * 0.1 by one latent draw."""
+        p, q = np.array(self.P), np.array(self.Q)
+
+        def latent(rng):
+            shared = rng.random(60)
+            return (shared < 0.3) * 1, (shared < 0.4) * 1
+
+        couplings = {
+            60 * (1 - p @ q): lambda rng: (rng.choice(4, 60, p=p), rng.choice(4, 60, p=q)),
+            60 * 0.4: maximal_pairs(p, q, n_records=60),
+            60 * 0.1: latent,
+        }
+        for mean, draw in couplings.items():
+            found = from_coupled_draws(draw, n_draws=400, seed=5)
+            drawn = float(found.counts @ np.exp(found.log_probabilities))
+            assert drawn == pytest.approx(mean, rel=0.05)
 
 
 class TestTruncated:
@@ -313,6 +354,8 @@ def test_locked_and_equal_by_value():
     [
         (lambda: exactly(-1), "n_differing must be"),
         (lambda: exactly(True), "n_differing must be"),
+        (lambda: at_most(-1), "max_differing must be"),
+        (lambda: maximal_pairs([0.5, 0.6], HALVES, n_records=3), "first"),
         (lambda: binomial(n_records=0, mismatch_probability=0.5), "n_records must be"),
         (lambda: binomial(n_records=9, mismatch_probability=math.nan), "mismatch_probability must"),
         (lambda: binomial(n_records=9, mismatch_probability=True), "mismatch_probability must"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pufferslice.calibration.noise import DRAW_DELTA, LARGEST_DRAW, SIGMA_INT
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
     LayerClipping,
@@ -24,7 +24,6 @@ from pufferslice.learning import (
     plan_with_noise,
 )
 from pufferslice.learning.integer_sums import (
-    LATTICE_DELTA,
     ROOM,
     SumGrid,
     implementation_delta,
@@ -216,7 +215,7 @@ def test_norms_at_the_ends_of_the_numbers(norm):
 def test_the_distance_of_drawn_noise_adds_up():
     plan = planned(multipliers=(5.0,) * 60)
     delta = implementation_delta(plan, 650)
-    exact = 650 * 60 * (Fraction(DRAW_DELTA) + Fraction(LATTICE_DELTA))
+    exact = 650 * 60 * (Fraction(DRAW_DELTA) + Fraction(INTEGER_DELTA))
     assert Fraction(delta) >= exact
     assert delta == pytest.approx(float(exact), rel=1e-14)
     assert implementation_delta(plan, 10**60) == 1.0
@@ -237,4 +236,4 @@ def test_rounded_gaussian_noise_is_near_the_discrete_distribution(sigma):
         total = mpmath.fsum(weights)
         distance = mpmath.fsum(abs(w / total - c) for w, c in zip(weights, cells, strict=True)) / 2
     assert float(distance * sigma**2) == pytest.approx(0.02016, rel=0.02)
-    assert distance * sigma**2 / SIGMA_INT**2 < LATTICE_DELTA
+    assert distance * sigma**2 / SIGMA_INT**2 < INTEGER_DELTA

@@ -54,7 +54,7 @@ def gmac(key, nonce, data):
     return (total ^ mask).to_bytes(16, "big")
 
 
-def test_derived_values_by_another_hand(key):
+def test_derived_values_by_hand(key):
     numbers = b"".join(value.to_bytes(8, "little", signed=True) for value in SUMS.tolist())
     assert key.name == by_hand(b"run name", 8).hex()
     assert key.batch_key(2) == by_hand(b"batch", 32, 2)

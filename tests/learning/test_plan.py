@@ -115,7 +115,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in PARTS.items() for v in values])
-def test_what_is_no_part_of_a_plan_is_named(name, value):
+def test_invalid_parts_are_named(name, value):
     target = Guarantee.unsliced(order=4, epsilon=1.0)
     parts = {"differing": exactly(3), "sampling": POISSON, "accountant": Amplified()}
     with pytest.raises(ArgumentError, match=rf"{name}\b.*{re.escape(repr(value))}"):
@@ -189,7 +189,7 @@ def test_a_constant_schedule_is_written_once():
          "only 100"),
     ],
 )  # fmt: skip
-def test_documents_that_are_no_plan(changes, match):
+def test_invalid_documents(changes, match):
     with pytest.raises(ArgumentError, match=match):
         TrainingPlan.from_json({**noisy().to_json(), **changes})
 
@@ -274,7 +274,7 @@ def test_advice_where_the_noise_is_larger():
 
 
 @pytest.mark.parametrize("sizes", [[], [1, 2], [0], [1.5]])
-def test_sizes_that_are_none(sizes):
+def test_invalid_sizes(sizes):
     with pytest.raises(ArgumentError, match="size"):
         signal_to_noise(signal_plan(), sizes)
 

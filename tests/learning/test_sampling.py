@@ -79,7 +79,7 @@ class TestDistribution:
             ),
         ],
     )
-    def test_every_batch_gone_through(self, design, batches, n_differing):
+    def test_against_every_batch(self, design, batches, n_differing):
         exact = counting.exact_distribution(batches, n_differing)
         logs = design.discrepancy_log_probabilities(n_differing)
         for k, log_probability in enumerate(logs):

@@ -111,6 +111,9 @@ class TestLists:
             ({"x": 1, "y": 2}, {"y": 2, "x": 1}, True),
             ({"x": 1}, {"x": 2}, False),
             ({"x": 1}, {"z": 1}, False),
+            ({1: "a"}, {True: "a"}, False),
+            ({0.0: 1}, {-0.0: 1}, False),
+            (pd.NA, pd.NA, True),
             ((np.zeros(3), 1), (np.array([0, 0, 1.0]), 1), False),
             (np.zeros(3), np.zeros(4), False),
             (np.zeros(3), np.zeros(3, dtype=np.float32), False),
@@ -156,8 +159,67 @@ class TestTables:
         assert rows(make(columns), make(columns | {"adult": [True, False, False, True]})) == [1]
 
     def test_libraries_may_be_mixed_and_columns_reordered(self):
-        first = pl.DataFrame({"age": [30, 40], "race": ["A", "B"]})
-        second = pa.table({"race": ["A", "C"], "age": [30, 40]})
+        first = pl.DataFrame({"age": [30, 40], "race": ["A", "B"], "at": [dt.time(1), dt.time(2)]})
+        second = pa.table(
+            {"at": [dt.time(1), dt.time(2)], "race": ["A", "C"], "age": pa.array([30, 40])}
+        )
+        assert rows(first, second) == [1]
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("library", ["pyarrow", "polars", "pandas"])
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            *((kind, (7, 8)) for kind in (pa.timestamp("ns"), pa.duration("ns"), pa.time64("ns"))),
+            (pa.int64(), (2**53, 2**53 + 1)),
+            (pa.list_(pa.timestamp("ns")), ([5, 7], [5, 8])),
+            (pa.list_(pa.time64("ns"), 1), ([7], [8])),
+            (pa.struct([("at", pa.duration("ns"))]), ({"at": 7}, {"at": 8})),
+        ],
+        ids=str,
+    )
+    def test_the_last_nanosecond_counts(self, kind, values, library):
+        """Python's own dates and times have microseconds only."""
+        tables = [pa.table({"x": pa.array([values[0], v, None], type=kind)}) for v in values]
+        if library != "pyarrow":
+            make = {"polars": pl.from_arrow, "pandas": self.nullable}[library]
+            tables = [make(table) for table in tables]
+        assert rows(*tables) == [1]
+        assert rows(tables[0], tables[0]) == []
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        "make",
+        [lambda v: v, pl.Series, lambda v: pd.Series(v, dtype=pd.ArrowDtype(v.type))],
+        ids=["pyarrow", "polars", "pandas"],
+    )
+    @pytest.mark.parametrize(
+        ("kind", "first", "second"),
+        [
+            (pa.int64(), 2**53, 2**53 + 1),
+            (pa.float64(), None, math.nan),
+            (pa.time64("ns"), 7, 8),
+        ],
+        ids=str,
+    )
+    def test_columns_do_not_lose_digits_or_missing_values_to_numpy(self, kind, first, second, make):
+        one, other = (make(pa.array([x, None], type=kind)) for x in (first, second))
+        assert rows(one, other) == [0]
+        assert rows(one, one) == []
+        assert rows([one, one], [other, one]) == [0]
+        assert rows([one], [one[:1]]) == [0]
+        with pytest.raises(ArgumentError, match="both be columns"):
+            rows(one, np.zeros(2))
+        with pytest.raises(ArgumentError, match="same number of records"):
+            rows(one, other[:1])
+
+    def nullable(self, table):
+        return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+    def test_integers_that_numpy_does_not_have(self):
+        first, second = (
+            pl.DataFrame({"x": pl.Series([1, x], dtype=pl.Int128)}) for x in (2**100, 2**100 + 1)
+        )
         assert rows(first, second) == [1]
 
 

@@ -149,6 +149,16 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     return np.asarray(full.differences.log_moments(rate, margin).min(axis=1) / (order - 1))
 
 
+def full_deltas(full: Full, tables: DistanceTables, epsilons: Floats, noise_std: float) -> Floats:
+    """Bound on the delta of the whole output at `epsilons`, by instance and coupling of `tables`.
+
+    Not for what the tables leave out (`full.missing`).
+    """
+    # A distance is a sum of squares, each addition rounded.
+    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
+    return tables.deltas(epsilons, std, grid_margin(full.dim, noise_std))
+
+
 def full_cost(full: Full, order: float, noise_std: float) -> float:
     """Upper bound on the unsliced divergence of the release, the largest over instances."""
     return float(full_costs(full, order, noise_std).max()) * SAFETY

@@ -2,7 +2,8 @@
 """(epsilon, delta) readings of Rényi claims, and noise for sliced (epsilon, delta) claims."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, Literal, final
 
 import attrs
@@ -20,6 +21,7 @@ from pufferslice.calibration.calibrate import (
     check_shift,
     cost,
     full_cost,
+    full_deltas,
     grid_margin,
     largest_shift,
 )
@@ -60,7 +62,7 @@ LARGEST_EPSILON: Final = 1e4
 
 
 _ROUGH_ENTRIES: Final = 60_000
-"""Searches start on tables rounded up to so many entries."""
+"""Searches start on tables rounded up to this many entries."""
 _MOST_STEPS: Final = 150
 _RELATIVE_WIDTH: Final = 2.0**-44
 _BELOW: Final = 1 - 2.0**-50
@@ -70,6 +72,8 @@ _DELTA_ERROR: Final = 2.0**-49
 
 
 Scope = Literal["sliced average", "sliced joint", "unsliced"]
+Conversion = Callable[[float, float, float], float]
+"""From an order, its epsilon and a delta to the epsilon at that delta."""
 
 
 def unique_deltas(deltas: Iterable[float]) -> tuple[float, ...]:
@@ -172,7 +176,7 @@ def views_of(
     A sliced claim without slices is one along the whole sphere, in closed form.
     From samples, or with directions drawn from the sphere, a sliced view follows from the claim
     itself: other numbers from the same draws would each have their own failure probability.
-    Guarantee: every view holds for the tables of `slices` and `full` as fine as they are, and
+    Guarantee: every view holds for the tables of `slices` and `full` at their resolution, and
     `order_grid` is at most `improved`, at most `paper`.
     """
     check_between(0, 1, delta=delta)
@@ -182,10 +186,8 @@ def views_of(
     if isinstance(claim, Guarantee):
         check_one_of(RELEASE_NOTIONS, notion=claim.notion)
         order = claim.order
-        if slices is not None and method is not None and claim.is_sliced:
-            views += _sliced_views(slices, claim, noise_std, method, delta)
-        elif claim.is_sliced:
-            views += _sphere_views(full, claim, noise_std, delta)
+        if claim.is_sliced:
+            views += _sliced_views(slices, full, claim, noise_std, method, delta)
     views += unsliced_views(full, noise_std, order, delta)
     return tuple(view for view in views if math.isfinite(view.epsilon))
 
@@ -215,8 +217,8 @@ def approximate_cost(
     Guarantee: the noisy outputs satisfy the claim with the returned epsilon, if the gaps of the
     tables are at least the true ones.
     Reason: hockey-stick divergences are jointly convex, also for the parts of both mixtures over
-    C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, of which it is the
-    integrand, and which is used where delta - tau is too small for floats.
+    C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, which bounds it
+    pointwise and is used where delta - tau is too small for floats.
     Source: def:ave_spp, def:joint_spp.
     """
     check_one_of(("transport", "worst_gap"), envelope=envelope)
@@ -381,51 +383,21 @@ def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits:
 
 
 def _sliced_views(
-    slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
-) -> list[View]:
-    def at_order(order: float) -> float:
-        return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
-
-    exact, average = not slices.failure_probability, claim.notion == "average"
-    found = _renyi_views(at_order, claim, noise_std, delta, over_orders=exact)
-    if exact:
-        if isinstance(slices.differences, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
-            weights, margin = slices.profile.weights, grid_margin(slices.profile.dim, noise_std)
-
-            def average_epsilons(tables: DistanceTables) -> Floats:
-                return aggregate_average(_row_epsilons(tables, noise_std, margin, delta), weights)
-
-            def joint_epsilons(tables: DistanceTables) -> Floats:
-                deltas_at = _joint_deltas(tables, noise_std, margin, weights)
-                ones = np.ones(tables.n_instances)
-                return smallest_epsilons(deltas_at, ones, delta * ones)
-
-            direct = _largest(slices.differences, average_epsilons if average else joint_epsilons)
-            found.append(("direct", direct))
-        if method.rule == "closed_form":
-            found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
-    return _views_along(claim, found, delta)
-
-
-def _sphere_views(full: Full, claim: Guarantee, noise_std: float, delta: float) -> list[View]:
-    """Of a claim along the whole sphere, whose cost is exact or bounded at every order."""
-
-    def at_order(order: float) -> float:
-        return sphere_cost(full, attrs.evolve(claim, order=order), noise_std)
-
-    found = _renyi_views(at_order, claim, noise_std, delta, over_orders=True)
-    return _views_along(claim, found, delta)
-
-
-def _renyi_views(
-    at_order: Callable[[float], float],
+    slices: Slices | None,
+    full: Full,
     claim: Guarantee,
     noise_std: float,
+    method: Method | None,
     delta: float,
-    *,
-    over_orders: bool,
-) -> list[tuple[ViewRule, float]]:
-    """By the claim itself and, with `over_orders`, by its cost at the best order of a grid."""
+) -> list[View]:
+    """By the claim itself and, where nothing was sampled, by its cost at other orders and gaps."""
+
+    def at_order(order: float) -> float:
+        other = attrs.evolve(claim, order=order)
+        if slices is None or method is None:
+            return sphere_cost(full, other, noise_std)
+        return cost(slices, other, noise_std, method)
+
     spent = at_order(claim.order)
     if not spent <= claim.epsilon:
         raise ArgumentError(
@@ -434,21 +406,33 @@ def _renyi_views(
         )
     average = claim.notion == "average"
     improved = improved_epsilon_average if average else improved_epsilon_joint
-    found: list[tuple[ViewRule, float]] = [
-        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
-        ("improved", improved(claim.order, claim.epsilon, delta)),
-    ]
-    if over_orders:
-        grid = _best_over_orders(at_order, improved, order=claim.order, cost=spent, delta=delta)
-        found.append(("order_grid", grid))
-    return found
+    epsilons = _by_claim(improved, claim.order, claim.epsilon, delta)
+    if slices is None or not slices.failure_probability:
+        epsilons["order_grid"] = _best_over_orders(
+            at_order, improved, order=claim.order, cost=spent, delta=delta
+        )
+    if slices is not None and method is not None and not slices.failure_probability:
+        if isinstance(slices.differences, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
+            epsilons["direct"] = _direct(slices, slices.differences, claim, noise_std, delta)
+        if method.rule == "closed_form":
+            epsilons["order_optimum"] = optimum_over_orders(at_order(2.0) / 2, delta)
+    return _views("sliced average" if average else "sliced joint", epsilons, delta)
 
 
-def _views_along(
-    claim: Guarantee, found: Iterable[tuple[ViewRule, float]], delta: float
-) -> list[View]:
-    scope: Scope = "sliced average" if claim.notion == "average" else "sliced joint"
-    return [View(scope=scope, rule=rule, epsilon=epsilon, delta=delta) for rule, epsilon in found]
+def _direct(
+    slices: Slices, gaps: GapTables, claim: Guarantee, noise_std: float, delta: float
+) -> float:
+    weights, margin = slices.profile.weights, grid_margin(slices.profile.dim, noise_std)
+
+    def epsilons_of(tables: DistanceTables) -> Floats:
+        if claim.notion == "average":
+            rows = _row_epsilons(tables, lambda e: tables.deltas(e, noise_std, margin), delta)
+            return aggregate_average(rows, weights)
+        ones = np.ones(tables.n_instances)
+        deltas = partial(joint_deltas, tables, weights, noise_std, margin)
+        return smallest_epsilons(deltas, ones, delta * ones)
+
+    return _largest(gaps, epsilons_of)
 
 
 def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
@@ -459,28 +443,39 @@ def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> 
     def at_order(order: float) -> float:
         return full_cost(full, order, noise_std)
 
-    bound = at_order(order)
-    grid = _best_over_orders(at_order, improved_epsilon_joint, order=order, cost=bound, delta=delta)
-    found: list[tuple[ViewRule, float]] = [
-        ("paper", paper_epsilon(order, bound, delta)),
-        ("improved", improved_epsilon_joint(order, bound, delta)),
-        ("order_grid", grid),
-    ]
+    def direct(tables: DistanceTables) -> Floats:
+        rows = _row_epsilons(tables, lambda e: full_deltas(full, tables, e, noise_std), delta)
+        return np.asarray(rows.min(axis=1))
+
+    spent = at_order(order)
+    epsilons = _by_claim(improved_epsilon_joint, order, spent, delta)
+    epsilons["order_grid"] = _best_over_orders(
+        at_order, improved_epsilon_joint, order=order, cost=spent, delta=delta
+    )
     if isinstance(full.differences, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
-        margin = grid_margin(full.dim, noise_std)
+        epsilons["direct"] = _largest(full.differences, direct)
+    return _views("unsliced", epsilons, delta)
 
-        def best_coupling(tables: DistanceTables) -> Floats:
-            return np.asarray(_row_epsilons(tables, noise_std, margin, delta).min(axis=1))
 
-        found.append(("direct", _largest(full.differences, best_coupling)))
+def _by_claim(
+    improved: Conversion, order: float, epsilon: float, delta: float
+) -> dict[ViewRule, float]:
+    return {
+        "paper": paper_epsilon(order, epsilon, delta),
+        "improved": improved(order, epsilon, delta),
+    }
+
+
+def _views(scope: Scope, epsilons: Mapping[ViewRule, float], delta: float) -> list[View]:
     return [
-        View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta) for rule, epsilon in found
+        View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
+        for rule, epsilon in epsilons.items()
     ]
 
 
 def _best_over_orders(
     cost_at: Callable[[float], float],
-    convert: Callable[[float, float, float], float],
+    convert: Conversion,
     *,
     order: float,
     cost: float,
@@ -516,27 +511,23 @@ def _largest(tables: DistanceTables, epsilons_of: Callable[[DistanceTables], Flo
     return largest
 
 
-def _joint_deltas(
-    tables: DistanceTables, noise_std: float, margin: float, weights: Floats
-) -> Callable[[Floats], Floats]:
+def joint_deltas(
+    tables: DistanceTables, weights: Floats, noise_std: float, margin: float, epsilons: Floats
+) -> Floats:
     """Mean over the slices of the delta of each instance at its own epsilon.
 
     Sound because hockey-stick divergences are jointly convex.
     """
-
-    def deltas_at(epsilons: Floats) -> Floats:
-        each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
-        return aggregate_average(tables.deltas(each, noise_std, margin), weights)
-
-    return deltas_at
+    each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
+    return aggregate_average(tables.deltas(each, noise_std, margin), weights)
 
 
-def _row_epsilons(tables: DistanceTables, noise_std: float, margin: float, delta: float) -> Floats:
+def _row_epsilons(
+    tables: DistanceTables, deltas: Callable[[Floats], Floats], delta: float
+) -> Floats:
     """Smallest epsilon of each instance and slice at `delta`."""
     ones = np.ones((tables.n_instances, tables.n_slices))
-    return smallest_epsilons(
-        lambda epsilons: tables.deltas(epsilons, noise_std, margin), ones, delta * ones
-    )
+    return smallest_epsilons(deltas, ones, delta * ones)
 
 
 def _tables(slices: Slices) -> GapTables:

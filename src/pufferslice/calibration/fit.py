@@ -5,7 +5,8 @@ Soundness does not depend on what is found here: the noise is calibrated to what
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from pufferslice._core.text import listed
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
 from pufferslice.calibration.shape import (
     FittedShape,
+    Kind,
     fit_coupled,
     fit_gaussian,
     fit_points,
@@ -37,7 +39,7 @@ from pufferslice.sensitivity.whitening import Shape
 
 ShapeKind = Literal["fitted", "diagonal", "isotropic", "given"]
 SHAPES: Final = ("fitted", "diagonal", "isotropic")
-"""Shapes that can be asked for by name; a public covariance of one's own is `given`."""
+"""Shapes that can be requested by name; a covariance from the user is `given`."""
 
 FITTED: Final = ("fitted", "diagonal")
 
@@ -116,21 +118,12 @@ def fit_shape(
                 "guard and weights belong to a fitted shape of more than one coordinate"
             )
         return Fit("isotropic", None)
-    fitted = _fitted(
-        scenario,
-        target,
-        kind="diagonal" if shape == "diagonal" else "fitted",
-        guard=guard,
-        weights=importance,
-        effort=effort,
-    )
+    kind: Kind = "diagonal" if shape == "diagonal" else "fitted"
+    fitted = _fitted(scenario, target, kind=kind, guard=guard, weights=importance, effort=effort)
     if fitted is None:
         return Fit("isotropic", None)
-    return Fit(
-        "diagonal" if shape == "diagonal" else "fitted",
-        Shape.of_covariance(fitted.covariance),
-        fitted.gap if isinstance(target, Guarantee) else None,
-    )
+    gap = fitted.gap if isinstance(target, Guarantee) else None
+    return Fit(kind, Shape.of_covariance(fitted.covariance), gap)
 
 
 def _importance(
@@ -157,35 +150,37 @@ def _fitted(
     scenario: Scenario,
     target: Claim,
     *,
-    kind: Literal["fitted", "diagonal"],
+    kind: Kind,
     guard: float | None,
     weights: Floats | None,
     effort: Effort,
 ) -> FittedShape | None:
     """The fitted covariance; None where nothing but isotropic noise makes sense."""
     limit = shift_limit(target)
-    # The solver's guard is in the metric of the weights: this one is never above the radius.
-    least_weight = 1.0 if weights is None else float(np.diag(weights).min())
+    order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
+    epsilon = order * limit / 2
+
+    def guarded(fit: Callable[..., FittedShape], differences: Floats) -> FittedShape:
+        """The shape with at least the guard's variance in every direction, whatever the weights."""
+        radius = guard
+        if radius is None:
+            radius = GUARD_SHARE * float(np.linalg.norm(differences, axis=1).max())
+        least = max(radius**2 / limit, math.ulp(0.0))
+        if weights is None:
+            return fit(guard=least, kind=kind)
+        # The solver's guard is in the metric of the weights. It is no larger than this one, so its
+        # lower bound still holds.
+        least_weight = float(np.diag(weights).min())
+        return _raised(fit(guard=least * least_weight, weights=weights, kind=kind), least, weights)
+
     distributions, pairs = distribution_pairs(scenario)
-    gaussian = (
-        full_sensitivity(scenario, recipe=Recipe()).differences
-        if scenario.prior_kind == "gaussian"
-        else None
-    )
-    if isinstance(gaussian, GaussianPairs):
-        shifts = gaussian.means[:, 0] - gaussian.means[:, 1]
-        order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
-        smallest = _guard(guard, shifts, limit)
-        fitted = fit_gaussian(
-            shifts,
-            gaussian.covs,
-            order=order,
-            epsilon=order * limit / 2,
-            guard=smallest * least_weight,
-            weights=weights,
-            kind=kind,
-        )
-        return _guarded(fitted, smallest, weights)
+    if scenario.prior_kind == "gaussian":
+        gaussian = full_sensitivity(scenario, recipe=Recipe()).differences
+        if isinstance(gaussian, GaussianPairs):
+            shifts = gaussian.means[:, 0] - gaussian.means[:, 1]
+            return guarded(
+                partial(fit_gaussian, shifts, gaussian.covs, order=order, epsilon=epsilon), shifts
+            )
     finite = _atoms(distributions)
     if len(finite) < len(distributions):
         return _fitted_to_range(scenario, limit, weights)
@@ -194,11 +189,7 @@ def _fitted(
     if all(distribution.n_samples == 1 for distribution in finite):
         if not shifts.any():
             return None
-        smallest = _guard(guard, shifts, limit)
-        least = smallest * least_weight
-        fitted = fit_points(shifts, limit=limit, guard=least, weights=weights, kind=kind)
-        return _guarded(fitted, smallest, weights)
-    order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
+        return guarded(partial(fit_points, shifts, limit=limit), shifts)
     finite = [_thinned(distribution, _MOST_ATOMS[effort]) for distribution in finite]
     shape, result = None, None
     recipe = Recipe(effort="quick")
@@ -216,32 +207,18 @@ def _fitted(
                 for d, m in zip(differences, masses, strict=True)
             ]
         )
-        smallest = _guard(guard, shifts if shifts.any() else root_mean_squares, limit)
-        fitted = fit_coupled(
-            differences,
-            masses,
-            order=order,
-            epsilon=order * limit / 2,
-            guard=smallest * least_weight,
-            weights=weights,
-            kind=kind,
-        )
-        result = _guarded(fitted, smallest, weights)
+        fit = partial(fit_coupled, differences, masses, order=order, epsilon=epsilon)
+        result = guarded(fit, shifts if shifts.any() else root_mean_squares)
         shape = Shape.of_covariance(result.covariance)
         noise_std = math.sqrt(np.trace(result.covariance) / scenario.dim)
         recipe = Recipe(effort=effort, cost="renyi", rate=moment_rate(order, noise_std))
     return result
 
 
-def _guarded(fitted: FittedShape, guard: float, weights: Floats | None) -> FittedShape:
-    """The shape with at least the guard's variance in every direction, whatever the weights.
-
-    The solver's guard was no larger, so its lower bound still holds.
-    """
-    if weights is None:
-        return fitted
+def _raised(fitted: FittedShape, least: float, weights: Floats) -> FittedShape:
+    """The shape with at least this variance in every direction."""
     values, axes = np.linalg.eigh(fitted.covariance)
-    raised = fitted.covariance + (axes * np.maximum(guard - values, 0.0)) @ axes.T
+    raised = fitted.covariance + (axes * np.maximum(least - values, 0.0)) @ axes.T
     gap = fitted.gap
     if gap is not None:
         growth = np.trace(weights @ raised) / np.trace(weights @ fitted.covariance)
@@ -250,7 +227,7 @@ def _guarded(fitted: FittedShape, guard: float, weights: Floats | None) -> Fitte
 
 
 def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
-    """At most so many atoms, drawn with a constant seed: enough to fit a shape to."""
+    """At most this many atoms, drawn with a constant seed: enough to fit a shape to."""
     n = distribution.n_samples
     if n <= most:
         return distribution
@@ -269,18 +246,10 @@ def _atoms(distributions: Sequence[Distribution]) -> list[FiniteDistribution]:
     return finite
 
 
-def _guard(guard: float | None, differences: Floats, limit: float) -> float:
-    """The least variance of the noise in every direction: squared radius over the limit."""
-    radius = guard
-    if radius is None:
-        radius = GUARD_SHARE * float(np.linalg.norm(differences, axis=1).max())
-    return max(radius**2 / limit, math.ulp(0.0))
-
-
 def _fitted_to_range(
     scenario: Scenario, limit: float, weights: Floats | None
 ) -> FittedShape | None:
-    """Noise for distributions of which only a public box is known: wide sides get more of it."""
+    """Noise for distributions known only by a public box: wide sides get more of it."""
     distributions, _ = distribution_pairs(scenario)
     grid, limits = distributions[0].grid, scenario.query.range
     if grid is not None and limits is None:

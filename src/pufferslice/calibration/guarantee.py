@@ -4,7 +4,7 @@
 import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
-from typing import Any, ClassVar, Final, Literal, final
+from typing import Any, ClassVar, Final, Literal, Self, final
 
 import attrs
 
@@ -33,9 +33,47 @@ _NAMES: Final = {
 }
 
 
+@attrs.frozen(kw_only=True)
+class _BoundedEpsilon:
+    """What both kinds of claim about an epsilon share."""
+
+    notion: str
+    epsilon: float
+    profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
+    """The slices of a sliced claim about a release; None for claims without slices."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.profile is not None and not self.is_sliced:
+            raise ArgumentError(
+                f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
+            )
+
+    @property
+    def bound(self) -> float:
+        """What the cost of the noise may be at most: epsilon."""
+        return self.epsilon
+
+    def with_bound(self, bound: float) -> Self:
+        """The same claim with another epsilon."""
+        return attrs.evolve(self, epsilon=bound)
+
+    def along(self, profile: AnyProfile) -> Self:
+        """The same claim along the slices of a profile; a claim without slices stays as it is."""
+        return attrs.evolve(self, profile=profile) if self.is_sliced else self
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether the claim is about slices of the output only."""
+        return self.notion in SLICED_NOTIONS
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `claim_of` reads them. The profile is described elsewhere."""
+        return attrs.asdict(self, filter=lambda field, _: field.name != "profile")
+
+
 @final
 @attrs.frozen(kw_only=True)
-class Guarantee:
+class Guarantee(_BoundedEpsilon):
     """A claim: the divergence of order `order`, aggregated as `notion` says, is at most `epsilon`.
 
     >>> print(Guarantee.joint(order=4, epsilon=1.0))
@@ -48,17 +86,12 @@ class Guarantee:
     """The Rényi order, greater than 1."""
     epsilon: float = attrs.field(converter=plain_float)
     """The bound on the divergence, greater than 0."""
-    profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
-    """The slices of a sliced claim about a release; None for claims without slices."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(NOTIONS, notion=self.notion)
         check_above(1, order=self.order)
         check_above(0, epsilon=self.epsilon)
-        if self.profile is not None and not self.is_sliced:
-            raise ArgumentError(
-                f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
-            )
+        super().__attrs_post_init__()
 
     @classmethod
     def average(
@@ -98,35 +131,13 @@ class Guarantee:
         """Between two protected, equally likely secrets, at most this share of guesses is right."""
         return GuessGuarantee(at_most=at_most)
 
-    @property
-    def bound(self) -> float:
-        """What the cost of the noise may be at most: epsilon."""
-        return self.epsilon
-
-    def with_bound(self, bound: float) -> "Guarantee":
-        """The same claim with another epsilon."""
-        return attrs.evolve(self, epsilon=bound)
-
-    def along(self, profile: AnyProfile) -> "Guarantee":
-        """The same claim along the slices of a profile; a claim without slices stays as it is."""
-        return attrs.evolve(self, profile=profile) if self.is_sliced else self
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; `claim_of` reads them. The profile is described elsewhere."""
-        return {"notion": self.notion, "order": self.order, "epsilon": self.epsilon}
-
-    @property
-    def is_sliced(self) -> bool:
-        """Whether the claim is about slices of the output only."""
-        return self.notion in SLICED_NOTIONS
-
     def __str__(self) -> str:
         return f"({in_full(self.order)}, {at_most(self.epsilon)})-{_NAMES[self.notion]}"
 
 
 @final
 @attrs.frozen(kw_only=True)
-class ApproximateGuarantee:
+class ApproximateGuarantee(_BoundedEpsilon):
     """(epsilon, delta)-Pufferfish privacy, of the whole output or aggregated over slices.
 
     `unsliced`: it holds for the whole output. `joint`: the mean over the slices of the delta of
@@ -144,17 +155,12 @@ class ApproximateGuarantee:
     """Greater than 0; what noise costs may be 0, where `delta` bounds the total variation."""
     delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
-    profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
-    """The slices of a sliced claim; None for a claim without slices."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(RELEASE_NOTIONS, notion=self.notion)
         check_at_least(0, epsilon=self.epsilon)
         check_between(0, 1, delta=self.delta)
-        if self.profile is not None and not self.is_sliced:
-            raise ArgumentError(
-                f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
-            )
+        super().__attrs_post_init__()
 
     @classmethod
     def average(
@@ -169,28 +175,6 @@ class ApproximateGuarantee:
     ) -> "ApproximateGuarantee":
         """The mean of the slices' deltas at `epsilon`. Source: def:joint_spp."""
         return cls(notion="joint", epsilon=epsilon, delta=delta, profile=profile)
-
-    @property
-    def bound(self) -> float:
-        """What the cost of the noise may be at most: epsilon."""
-        return self.epsilon
-
-    def with_bound(self, bound: float) -> "ApproximateGuarantee":
-        """The same claim with another epsilon."""
-        return attrs.evolve(self, epsilon=bound)
-
-    def along(self, profile: AnyProfile) -> "ApproximateGuarantee":
-        """The same claim along the slices of a profile; a claim without slices stays as it is."""
-        return attrs.evolve(self, profile=profile) if self.is_sliced else self
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; `claim_of` reads them. The profile is described elsewhere."""
-        return {"notion": self.notion, "epsilon": self.epsilon, "delta": self.delta}
-
-    @property
-    def is_sliced(self) -> bool:
-        """Whether the claim is about slices of the output only."""
-        return self.notion in SLICED_NOTIONS
 
     def __str__(self) -> str:
         numbers = f"({at_most(self.epsilon)}, {in_full(self.delta)})"

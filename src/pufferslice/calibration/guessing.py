@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erf
 
-from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_at_least, check_between
 from pufferslice._core.kernels import kernel
 from pufferslice._core.search import SAFETY
-from pufferslice.calibration.calibrate import full_costs, grid_margin
+from pufferslice.calibration.calibrate import full_costs, full_deltas
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
@@ -94,10 +94,8 @@ def full_variation(full: Full, noise_std: float) -> float:
             (erf(shifts.min(axis=1) / (2 * math.sqrt(2))) + variations) * _UP
         )
         return min(1.0, float(np.minimum(split, bounds).max()))
-    # A distance is a sum of squares, each addition rounded.
-    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
     at_zero = np.zeros((full.differences.n_instances, full.differences.n_slices))
-    bounds = full.differences.deltas(at_zero, std, grid_margin(full.dim, noise_std)).min(axis=1)
+    bounds = full_deltas(full, full.differences, at_zero, noise_std).min(axis=1)
     if full.missing.any():
         bounds = (bounds + full.missing) * _UP
     return min(1.0, float(bounds.max()))

@@ -85,6 +85,17 @@ Needs: the keystream is uniform. That AES-256-CTR is indistinguishable from unif
 computational assumption and not part of this number.
 """
 
+INTEGER_DELTA = 2.0**-93
+r"""Total-variation distance of the ideal distribution from a Gaussian rounded to integers.
+
+With f the density of N(0, sigma^2), the integral of f over a cell of width 1 is f at its middle
+plus 1/24 of a second derivative inside it. So the two distributions differ, in absolute sum, by
+$\frac{1}{24} \int |f''| = \frac{4}{24} \max |f'|$, up to a share of order 1/sigma; and max |f'| is
+$1 / (\sqrt{2 \pi e} \sigma^2)$. Half of it, the total variation, is 0.0202 / sigma^2, while 2^-93
+is 0.031 / sigma^2. Rényi bounds of a static release hold without it; delta, guesses and the
+amplified cost of a run need it.
+"""
+
 TRIAL_WORDS = 4
 GUIDE_BITS = 12
 BUFFER_WORDS = 2**15
@@ -101,7 +112,8 @@ below 2^-28 units.
 
 _DIGITS = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _ZEROS = bytes(8 * BUFFER_WORDS)
-_KEY_BYTES = 32
+KEY_BYTES = 32
+"""Length of an AES-256 key."""
 
 
 class Noise(Protocol):
@@ -134,7 +146,7 @@ class OperatingSystemNoise:
 
     def draw(self, size: int) -> Integers:
         """Draw `size` independent values under a fresh key."""
-        return draw_integers(os.urandom(_KEY_BYTES), size)
+        return draw_integers(os.urandom(KEY_BYTES), size)
 
 
 @final
@@ -176,12 +188,17 @@ def draw_integers(key: bytes, size: int) -> Integers:
     return draws
 
 
+def check_key(key: bytes) -> None:
+    """The key of a stream has the length that AES-256 needs; it is never shown."""
+    if len(key) != KEY_BYTES:
+        raise ArgumentError(
+            f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
+        )
+
+
 def add_integers(key: bytes, sums: Integers) -> None:
     """Add to the sums, in place, what `draw_integers` draws from the key."""
-    if len(key) != _KEY_BYTES:
-        raise ArgumentError(
-            f"key must be {_KEY_BYTES} bytes, got {len(key)}. Take os.urandom({_KEY_BYTES})"
-        )
+    check_key(key)
     parts = [sums[start : start + PART_DRAWS] for start in range(0, len(sums), PART_DRAWS)]
 
     def add_part(number: int) -> None:

@@ -66,7 +66,7 @@ def plan_samples(
 ) -> SamplePlan:
     """The fewest draws of each distribution, and directions of the sphere, that reach `noise_std`.
 
-    The draws of `scenario` are a pilot, taken for the distribution itself. A pilot much smaller
+    The draws of `scenario` are a pilot, treated as the distribution itself. A pilot much smaller
     than the plan has shorter tails than the distribution, and asks for too few draws. The plan
     certifies nothing. Numbers are searched in eighths of a doubling.
     """
@@ -101,7 +101,7 @@ def plan_samples(
     plain = band_tables(pilot, pairs, bands, profile.n_directions).plain
 
     def noise_along(tables: GapTables, n_directions: int | None) -> float:
-        """The noise of these gaps, on the sphere with so many directions if a number is given."""
+        """The noise of these gaps, on the sphere with this many directions if a number is given."""
         term = None
         along: Profile = FiniteProfile(directions=profile.directions, weights=profile.weights)
         if n_directions is not None and diameter is not None:
@@ -118,7 +118,7 @@ def plan_samples(
         n_directions = _fewest(lambda m: noise_along(plain, m), middle, "directions", alone)
 
     def noise_with(n_samples: int) -> float:
-        """Noise to expect from so many draws of each distribution; infinite if they are too few."""
+        """Noise to expect from this many draws of each distribution; infinite if too few."""
         share = confidence.band_probability(n_directions)
         bands = common_bands([n_samples] * len(pilot), share, band)
         if not bands[0].covered.any():

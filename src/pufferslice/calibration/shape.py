@@ -61,7 +61,7 @@ _SMALLEST, _LARGEST = 1e-290, 1e290
 _NEWTON_STEPS: Final = 40
 _GAUSSIAN_STEPS: Final = 121
 _GAUSSIAN_LOOKS: Final = 10
-"""So many steps apart the noise is scaled to meet the limit, and the best is remembered."""
+"""Every this many steps the noise is scaled to meet the limit, and the best is kept."""
 
 
 @final
@@ -151,7 +151,7 @@ def fit_points(
         weights: W, positive definite, shape (dim, dim); the identity if None.
         kind: Any covariance, or the best diagonal one; the latter needs diagonal weights.
         tolerance: The gap at which the solver stops.
-        most_steps: It stops after so many steps in any case.
+        most_steps: The solver stops after this many steps at the latest.
 
     >>> shape = fit_points([[3.0, 0.0], [2.0, 2.0]], limit=0.5, guard=0.0, tolerance=1e-9)
     >>> shape.covariance.round(4).tolist()

@@ -13,18 +13,19 @@ Each claim takes the coupling that is best for it. Gaussian distributions need n
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_at_least
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
 from pufferslice.calibration.calibrate import (
     LEAST_NOISE,
     full_cost,
     full_costs,
-    grid_margin,
+    full_deltas,
     largest_shift,
 )
 from pufferslice.calibration.epsilon_delta import (
@@ -40,7 +41,7 @@ from pufferslice.calibration.guessing import (
     right_guesses,
 )
 from pufferslice.calibration.guessing import released_delta as delta_with_integers
-from pufferslice.calibration.noise import DRAW_DELTA
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
@@ -50,11 +51,6 @@ ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
 rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44), plus less than
 2^-80 for rounding the density. Accounted where the divergence is that of the real mechanism."""
-
-INTEGER_DELTA: Final = 2.0**-93
-"""Total variation, per coordinate, between the integer Gaussian and the rounded real one, both
-around the same integer: 0.0202 / 2^88. The Rényi bounds hold without it; delta and guesses need
-it."""
 
 _DELTA_ERROR: Final = 2.0**-49
 _UP: Final = 1 + 2.0**-50
@@ -82,11 +78,10 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
     if full.differences is None:
         return lambda _epsilon: 1.0
     tau = implementation_delta(full)
-    ideal = (
-        _gaussian_curve(full, full.differences, noise_std)
-        if isinstance(full.differences, GaussianPairs)
-        else _coupled_curve(full, full.differences, noise_std)
-    )
+    if isinstance(full.differences, GaussianPairs):
+        ideal = _gaussian_curve(full, full.differences, noise_std)
+    else:
+        ideal = partial(_coupled_deltas, full, full.differences, noise_std)
 
     def delta_at(epsilon: float) -> float:
         check_at_least(0, epsilon=epsilon)
@@ -113,19 +108,10 @@ def _gaussian_curve(
     return ideal
 
 
-def _coupled_curve(
-    full: Full, tables: MatchingTables, noise_std: float
-) -> Callable[[float], Floats]:
-    # A distance is a sum of squares, each addition rounded.
-    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
-    margin = grid_margin(full.dim, noise_std)
-
-    def ideal(epsilon: float) -> Floats:
-        at = np.full((tables.n_instances, tables.n_slices), float(epsilon))
-        deltas = tables.deltas(at, std, margin).min(axis=1)
-        return np.asarray(deltas * (1 - full.missing) + full.missing)
-
-    return ideal
+def _coupled_deltas(full: Full, tables: MatchingTables, noise_std: float, epsilon: float) -> Floats:
+    at = np.full((tables.n_instances, tables.n_slices), float(epsilon))
+    deltas = full_deltas(full, tables, at, noise_std).min(axis=1)
+    return np.asarray(deltas * (1 - full.missing) + full.missing)
 
 
 def released_guess(full: Full, noise_std: float) -> float:

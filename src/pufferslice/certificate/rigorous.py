@@ -31,8 +31,8 @@ from pufferslice.calibration.guarantee import (
     claim_of,
 )
 from pufferslice.calibration.guessing import LOW_ORDERS
-from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT
-from pufferslice.calibration.unsliced import INTEGER_DELTA, ROUNDING_DELTA
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, SIGMA_INT
+from pufferslice.calibration.unsliced import ROUNDING_DELTA
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import MissingExtraError

@@ -19,11 +19,6 @@ from pufferslice.learning.accountants import (
 )
 from pufferslice.learning.amplification import amplified_divergence
 from pufferslice.learning.clipping import FlatClipping, LayerClipping, effective_multiplier
-from pufferslice.learning.couplings import (
-    independent_pairs,
-    maximal_pairs,
-    shared_latent_pairs,
-)
 from pufferslice.learning.differing import (
     DifferingRecords,
     at_most,
@@ -34,6 +29,7 @@ from pufferslice.learning.differing import (
     from_coupled_draws,
     from_pmf,
     gaussian_mismatch,
+    maximal_pairs,
     mostly_at_most,
 )
 from pufferslice.learning.plan import TrainingPlan, plan_training, plan_with_noise, signal_to_noise
@@ -74,7 +70,6 @@ __all__ = [
     "from_coupled_draws",
     "from_pmf",
     "gaussian_mismatch",
-    "independent_pairs",
     "maximal_pairs",
     "mixed_cost",
     "mostly_at_most",
@@ -84,7 +79,6 @@ __all__ = [
     "poisson_mean_square_ratio",
     "relabelled",
     "run_cost",
-    "shared_latent_pairs",
     "signal_to_noise",
     "two_world_prevalence",
 ]

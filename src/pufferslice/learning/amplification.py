@@ -251,7 +251,7 @@ def _log_excesses(
         values = values_at(np.arange(1, lattice.n_points + 1, dtype=np.float64))
         return lattice.with_errors(_log_sum(values.log_integrand), values.log_bound[:, -1])
     indices, log_dropped = _search(values_at, lattice)
-    if not len(indices):  # of huge orders floats keep nothing to sum: the cost is not known
+    if not len(indices):  # huge orders leave no digits to sum: the cost is unknown
         return np.full_like(log_dropped, np.inf)
     values = values_at(np.append(indices, lattice.n_points))
     log_sum = np.logaddexp(_log_sum(values.log_integrand[:, :-1]), log_dropped)

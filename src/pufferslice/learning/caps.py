@@ -34,7 +34,7 @@ from pufferslice._core.checks import (
     is_a,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.learning.differing import exceedances
+from pufferslice.learning.differing import DrawPair, exceedances
 from pufferslice.learning.moments import log_mean_exp
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
@@ -263,7 +263,7 @@ def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
     [0.5, 1.0]
     """
     check_above(1, order=order)
-    values, variances = _caps(caps, n_axes=1), locked(variance)
+    values, variances = _along_slices(1, caps=caps), locked(variance)
     if variances.shape != values.shape:
         raise ArgumentError(
             f"variance must have one entry per cap, {values.size}; got shape {variances.shape}"
@@ -271,40 +271,6 @@ def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
     check_finite(variance=variances)
     check_above(0, smallest_variance=float(variances.min()))
     return _finite(order * values / (2 * variances))
-
-
-def average_round_cost(order: float, caps: Floats, variance: Floats, weights: Floats) -> float:
-    """Cost of one round given its history, average over the slices.
-
-    Use: one round, with caps of either kind; see `round_costs` for what each means.
-    Source: lemma:gaussian_SRE, lem:sa_gaussian_slice, def:ave_srd.
-    """
-    costs = round_costs(order, caps, variance)
-    return float(aggregate_average(costs, _weights(weights, costs)))
-
-
-def joint_round_cost(
-    order: float, squared_caps: Floats, variance: Floats, weights: Floats
-) -> float:
-    """Cost of one round given its history, log-moment over the slices.
-
-    Use: one round, from squared caps only. From mean-square caps the log-moment of the means is
-    *below* the mean of the log-moments; take `largest_round_cost` there.
-    Source: lemma:gaussian_SRE, def:joint_srd.
-    """
-    costs = round_costs(order, squared_caps, variance)
-    return float(aggregate_joint(order, costs, _weights(weights, costs)))
-
-
-def largest_round_cost(order: float, caps: Floats, variance: Floats, weights: Floats) -> float:
-    """Cost of one round given its history, the largest slice: the paper's rule for joint claims.
-
-    Use: one round. At least the average and the joint cost, with squared caps or with mean-square
-    caps of the closed form (one discrepancy shared by all slices).
-    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
-    """
-    costs = round_costs(order, caps, variance)
-    return float(np.max(costs[_weights(weights, costs) > 0]))
 
 
 @_quiet
@@ -328,7 +294,8 @@ def subsampled_round_costs(
     >>> float(costs[0])  # ln((1 + e) / 2)
     0.62011450...
     """
-    values, logs = _caps(caps_by_draw, n_axes=2), np.asarray(log_probabilities, dtype=np.float64)
+    values = _along_slices(2, caps_by_draw=caps_by_draw)
+    logs = np.asarray(log_probabilities, dtype=np.float64)
     check_probabilities(
         length=len(values), **{"the exponentials of log_probabilities": np.exp(logs)}
     )
@@ -336,40 +303,42 @@ def subsampled_round_costs(
     return _finite(log_mean_exp(logs[:, None], (order - 1) * costs) / (order - 1))
 
 
-def subsampled_average_round_cost(
-    order: float,
-    caps_by_draw: Floats,
-    log_probabilities: Floats,
-    variance: Floats,
-    weights: Floats,
-) -> float:
-    """Cost of one round given its history, average over the slices (the paper's AR^sa).
+def average_round_cost(costs: Floats, weights: Floats) -> float:
+    """Cost of one round given its history, average over the slices.
 
-    Guarantee: at most `average_round_cost` of the largest caps; see `subsampled_round_costs`.
-    Use: one round. Like every cost along slices it certifies no run.
-    Source: eq:AR_sa_round, lem:sa_never_looser_ARJR.
+    `costs` are `round_costs` of caps of either kind, or `subsampled_round_costs` (the paper's
+    AR^sa, at most the cost of the largest caps).
+    Use: one round; the functions that give the costs say what each means.
+    Source: lemma:gaussian_SRE, lem:sa_gaussian_slice, def:ave_srd, eq:AR_sa_round,
+    lem:sa_never_looser_ARJR.
     """
-    costs = subsampled_round_costs(order, caps_by_draw, log_probabilities, variance)
-    return float(aggregate_average(costs, _weights(weights, costs)))
+    values = _along_slices(1, costs=costs)
+    return float(aggregate_average(values, _weights(weights, values)))
 
 
-def subsampled_joint_round_cost(
-    order: float,
-    caps_by_draw: Floats,
-    log_probabilities: Floats,
-    variance: Floats,
-    weights: Floats,
-) -> float:
-    """Cost of one round given its history, log-moment over slices and draws (the paper's JR^sa).
+def joint_round_cost(order: float, costs: Floats, weights: Floats) -> float:
+    """Cost of one round given its history, log-moment over the slices.
 
-    The two expectations are exchanged: the log-moment over the slices of the log-moments over the
-    draws is the same number.
-    Guarantee: at most `joint_round_cost` of the largest caps; see `subsampled_round_costs`.
-    Use: one round. Like every cost along slices it certifies no run.
-    Source: eq:JR_sa_round, lem:sa_never_looser_ARJR.
+    `costs` are `round_costs` of squared caps, or `subsampled_round_costs` (the paper's JR^sa; the
+    log-moments over slices and over draws may be exchanged).
+    Use: one round. From mean-square caps the log-moment of the means is *below* the mean of the
+    log-moments; take `largest_round_cost` there.
+    Source: lemma:gaussian_SRE, def:joint_srd, eq:JR_sa_round, lem:sa_never_looser_ARJR.
     """
-    costs = subsampled_round_costs(order, caps_by_draw, log_probabilities, variance)
-    return float(aggregate_joint(order, costs, _weights(weights, costs)))
+    check_above(1, order=order)
+    values = _along_slices(1, costs=costs)
+    return float(aggregate_joint(order, values, _weights(weights, values)))
+
+
+def largest_round_cost(costs: Floats, weights: Floats) -> float:
+    """Cost of one round given its history, the largest slice: the paper's rule for joint claims.
+
+    Use: one round. At least the average and the joint cost, with squared caps or with mean-square
+    caps of the closed form (one discrepancy shared by all slices).
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
+    """
+    values = _along_slices(1, costs=costs)
+    return float(np.max(values[_weights(weights, values) > 0]))
 
 
 @_quiet
@@ -381,7 +350,7 @@ def average_total_squared_cap(caps: Floats, weights: Floats) -> float:
     Use: comparison with the paper. The sum over rounds bounds no run for caps along slices.
     Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
     """
-    values = _caps(caps, n_axes=2)
+    values = _along_slices(2, caps=caps)
     return float(_finite(aggregate_average(values, _weights(weights, values)).sum()))
 
 
@@ -392,7 +361,7 @@ def joint_total_squared_cap(caps: Floats, weights: Floats) -> float:
     Use: as `average_total_squared_cap`, comparison with the paper.
     Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
     """
-    values = _caps(caps, n_axes=2)
+    values = _along_slices(2, caps=caps)
     return float(_finite(values[:, _weights(weights, values) > 0].max(axis=1).sum()))
 
 
@@ -551,7 +520,7 @@ def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) ->
 
 
 def simulate_discrepancies(
-    draw_pair: Callable[[np.random.Generator], tuple[Any, Any]],
+    draw_pair: DrawPair,
     draw_batch: Callable[[np.random.Generator], Any],
     *,
     n_replicates: int,
@@ -735,20 +704,22 @@ def _finite(values: Floats) -> Floats:
     return np.asarray(values)
 
 
-def _caps(caps: Floats, *, n_axes: int) -> Floats:
-    values = _not_negative(caps=caps)
+def _along_slices(n_axes: int, **named: Floats) -> Floats:
+    """Caps or costs along the slices, with two axes also for each step or draw."""
+    values = _not_negative(**named)
     if values.ndim != n_axes or values.size == 0:
         rows = ("", "n_steps or n_draws, ")[n_axes - 1]
         raise ArgumentError(
-            f"caps must have shape ({rows}n_directions) and not be empty, got {values.shape}"
+            f"{next(iter(named))} must have shape ({rows}n_directions) and not be empty, got "
+            f"{values.shape}"
         )
     return values
 
 
-def _weights(weights: Floats, costs: Floats) -> Floats:
-    values = locked(weights)
-    check_probabilities(length=costs.shape[-1], weights=values)
-    return values
+def _weights(weights: Floats, values: Floats) -> Floats:
+    shares = locked(weights)
+    check_probabilities(length=values.shape[-1], weights=shares)
+    return shares
 
 
 def _mean_discrepancy(batch_size: int, mismatch_probability: float) -> float:
@@ -760,9 +731,11 @@ def _mean_discrepancy(batch_size: int, mismatch_probability: float) -> float:
 def _counts(**named: Integers) -> Integers:
     ((name, numbers),) = named.items()
     values = np.asarray(numbers)
-    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu" or values.min() < 0:
+    # Checked as what they become: unsigned integers from 2^63 on would turn negative.
+    counts = values.astype(np.int64) if values.dtype.kind in "iu" else None
+    if counts is None or counts.ndim != 1 or counts.size == 0 or counts.min() < 0:
         raise ArgumentError(
             f"{name} must be a non-empty vector of integers, none negative; "
             f"got {values.dtype} of shape {values.shape}"
         )
-    return locked_integers(values)
+    return locked_integers(counts)

@@ -54,6 +54,8 @@ _WIDE: Final = 1e16
 
 DiscreteDistribution = Sequence[float] | Floats | Mapping[Any, float]
 NormalDistribution = tuple[float, float] | GaussianDistribution
+DrawPair = Callable[[np.random.Generator], tuple[object, object]]
+"""One dataset of each world, drawn together."""
 
 
 def _locked_counts(values: object) -> Integers:
@@ -256,6 +258,18 @@ class DifferingRecords:
         return f"DifferingRecords({self.origin!r})"
 
 
+def _one_count(
+    n_differing: int, origin: str, *, is_fixed_set: bool = False, **tail: float
+) -> DifferingRecords:
+    return DifferingRecords(
+        counts=[int(n_differing)],
+        log_probabilities=[0.0],
+        is_fixed_set=is_fixed_set,
+        origin=origin,
+        **tail,
+    )
+
+
 def _records_differ(n: int) -> str:
     return "1 record differs" if n == 1 else f"{n} records differ"
 
@@ -266,8 +280,8 @@ def exactly(n_differing: int) -> DifferingRecords:
     Which records they are need not be known, but it must not be random: two given datasets, or a
     secret that touches a given part of the data. If some of the set agree, nothing costs more.
     """
-    origin = f"exactly {_records_differ(n_differing)}"
-    return _one_count(n_differing, is_fixed_set=True, origin=origin)
+    check_count(0, n_differing=n_differing)
+    return _one_count(n_differing, f"exactly {_records_differ(n_differing)}", is_fixed_set=True)
 
 
 def at_most(max_differing: int) -> DifferingRecords:
@@ -276,9 +290,9 @@ def at_most(max_differing: int) -> DifferingRecords:
     Costs do not fall with D, so the largest number stands for all. Which records differ may be
     random, so mean square does not accept it; if the set is fixed, use `exactly`.
     """
+    check_count(0, max_differing=max_differing)
     which = "it is" if max_differing == 1 else "they are"
-    origin = f"at most {_records_differ(max_differing)}, whichever {which}"
-    return _one_count(max_differing, is_fixed_set=False, origin=origin)
+    return _one_count(max_differing, f"at most {_records_differ(max_differing)}, whichever {which}")
 
 
 def mostly_at_most(
@@ -298,11 +312,9 @@ def mostly_at_most(
     check_between(0, 1, tail_probability=tail_probability)
     check_count(0, max_differing=max_differing)
     tail = float(tail_probability)
-    return DifferingRecords(
-        counts=[int(max_differing)],
-        log_probabilities=[0.0],
-        is_fixed_set=False,
-        origin=f"at most {_records_differ(max_differing)}, except with probability {tail!r}",
+    return _one_count(
+        max_differing,
+        f"at most {_records_differ(max_differing)}, except with probability {tail!r}",
         excess_probability=tail,
         failure_probability=plain_float(failure_probability),
     )
@@ -396,18 +408,17 @@ def count_differing(first: object, second: object) -> DifferingRecords:
     rows = differing_rows(first, second)
     n_differing = int(np.count_nonzero(rows))
     origin = f"two given datasets of {len(rows)} records differ in exactly {n_differing}"
-    return _one_count(n_differing, is_fixed_set=True, origin=origin)
+    return _one_count(n_differing, origin, is_fixed_set=True)
 
 
-def from_coupled_draws(
-    draw_pair: Callable[[np.random.Generator], tuple[object, object]], *, n_draws: int, seed: int
-) -> DifferingRecords:
+def from_coupled_draws(draw_pair: DrawPair, *, n_draws: int, seed: int) -> DifferingRecords:
     """The frequencies of `n_draws` coupled pairs of datasets, taken as the distribution.
 
-    `draw_pair(rng)` returns one dataset of each world, drawn together, all of one length. The
-    sample is *declared* to be the distribution, which `origin` states: a count that did not occur
-    is taken as impossible. If the coupling is known, `binomial` or `from_pmf` need no such
-    declaration.
+    `draw_pair(rng)` returns one dataset of each world, drawn together, all of one length. Any
+    coupling is sound; one under which fewer records differ needs less noise: `maximal_pairs` for
+    independent records, or both datasets built from one latent draw. The sample is *declared* to
+    be the distribution, which `origin` states: a count that did not occur is taken as impossible.
+    If the coupling is known, `binomial` or `from_pmf` need no such declaration.
     """
     check_count(1, n_draws=n_draws)
     check_count(0, seed=seed)
@@ -439,11 +450,35 @@ def from_coupled_draws(
     )
 
 
-def _one_count(n_differing: int, *, is_fixed_set: bool, origin: str) -> DifferingRecords:
-    check_count(0, n_differing=n_differing)
-    return DifferingRecords(
-        counts=[int(n_differing)], log_probabilities=[0.0], is_fixed_set=is_fixed_set, origin=origin
-    )
+def maximal_pairs(first: Any, second: Any, *, n_records: int) -> DrawPair:  # array-like
+    """Independent records of classes 0, 1, … with these probabilities, equal as often as possible.
+
+    Each record differs with the probability `discrete_mismatch(first, second)`, independently, so
+    `binomial(n_records=..., mismatch_probability=...)` is the exact distribution of the count.
+
+    >>> draw = maximal_pairs([0.5, 0.5], [0.25, 0.75], n_records=4)
+    >>> a, b = draw(np.random.default_rng(0))
+    >>> int((a != b).sum())
+    0
+    """
+    check_count(1, n_records=n_records)
+    p, q = locked(first), locked(second)
+    check_probabilities(first=p, second=q, length=max(1, p.size))
+    p, q = p / p.sum(), q / q.sum()
+    common = np.minimum(p, q)
+    parts = [common, p - common, q - common]
+
+    def draw(rng: np.random.Generator) -> tuple[object, object]:
+        same = rng.random(n_records) < common.sum()
+        shared, *own = (
+            rng.choice(len(p), n_records, p=part / part.sum())
+            if part.any()
+            else np.zeros(n_records, dtype=np.int64)
+            for part in parts
+        )
+        return np.where(same, shared, own[0]), np.where(same, shared, own[1])
+
+    return draw
 
 
 def discrete_mismatch(first: DiscreteDistribution, second: DiscreteDistribution) -> float:

@@ -26,24 +26,13 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_count
-from pufferslice.calibration.noise import DRAW_DELTA, LARGEST_DRAW, SIGMA_INT
+from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.plan import TrainingPlan
 from pufferslice.learning.sampling import Poisson
 
 ROOM: Final = 2.0**62
 """Integer sums with their noise stay below this in absolute value."""
-
-LATTICE_DELTA: Final = 2.0**-93
-r"""Total-variation distance of the discrete Gaussian from a Gaussian rounded to integers.
-
-With f the density of N(0, sigma^2), the integral of f over a cell of width 1 is f at its middle
-plus 1/24 of a second derivative inside it. So the two distributions differ, in absolute sum, by
-$\frac{1}{24} \int |f''| = \frac{4}{24} \max |f'|$, up to a share of order 1/sigma; and max |f'| is
-$1 / (\sqrt{2 \pi e} \sigma^2)$. Half of it, the total variation, is 0.0202 / sigma^2, while 2^-93
-is 0.031 / sigma^2. It is counted because the amplified cost is proved for Gaussian noise, and to
-round the noisy sum to the grid afterwards costs nothing.
-"""
 
 MOST_GROUPS: Final = 16
 """Parts of a batch that are rounded to the grid by themselves."""
@@ -137,8 +126,10 @@ def implementation_delta(plan: TrainingPlan, n_parameters: int) -> float:
     """Total-variation distance of a run's noise from the noise that its cost assumes.
 
     One draw for each parameter and step, each within `DRAW_DELTA` of the discrete Gaussian and that
-    within `LATTICE_DELTA` of Gaussian noise rounded to the grid; rounded up.
+    within `INTEGER_DELTA` of Gaussian noise rounded to the grid; rounded up. The second counts
+    because the amplified cost is proved for Gaussian noise; rounding the noisy sum afterwards costs
+    nothing.
     """
     check_count(1, n_parameters=n_parameters)
-    per_step = math.nextafter((DRAW_DELTA + LATTICE_DELTA) * int(n_parameters), math.inf)
+    per_step = math.nextafter((DRAW_DELTA + INTEGER_DELTA) * int(n_parameters), math.inf)
     return min(1.0, math.nextafter(per_step * plan.n_steps, math.inf))

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pufferslice._core.arrays import Integers
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.files import CONFIDENTIAL, read_bytes, write_new
+from pufferslice.calibration.noise import KEY_BYTES
 from pufferslice.errors import ArgumentError, ReleaseError, StorageError
-from pufferslice.learning.sampling import KEY_BYTES
 
 _HEADER: Final = b"pufferslice-run-key 1\n"
 _READABLE_BY_OTHERS: Final = 0o077

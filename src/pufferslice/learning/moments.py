@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments of costs over a random number of records, in log space and with no digit lost."""
+"""Moments of costs over a random number of records, in log space and without loss of digits."""
 
 import math
 from collections.abc import Callable

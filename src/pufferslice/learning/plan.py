@@ -108,7 +108,7 @@ class TrainingPlan:
         if self.differing.largest > self.sampling.n_records:
             raise ArgumentError(
                 f"up to {self.differing.largest} records differ, but there are only "
-                f"{self.sampling.n_records}; give the differing records, or n_records, as they are"
+                f"{self.sampling.n_records}; correct the differing records or n_records"
             )
         self.accountant.check(self.sampling, self.differing)
 
@@ -240,7 +240,7 @@ def plan_training(
 
     The target is a Rényi claim, or `Guarantee.epsilon_delta(...)`: then the plan has the order, of
     a grid, that needs the least noise. The distribution of differing records may be truncated only
-    for the second; what it leaves out comes off delta.
+    for the second; what it leaves out is subtracted from delta.
     Guarantee: of a Rényi target, `plan.guarantee().epsilon <= target.epsilon` was evaluated and
     holds; of the other, the conversion of the plan's cost at its order.
     """

@@ -13,24 +13,19 @@ from typing import Any, ClassVar, Final, assert_never, final
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.kernels import kernel
+from pufferslice.calibration.noise import Words, check_key
 from pufferslice.errors import ArgumentError
-
-KEY_BYTES: Final = 32
-"""Length of an AES-256 key."""
 
 _MOST_COUNTS: Final = 2**24
 """Distributions on more counts than this are refused: they would fill the memory."""
 _CHUNK: Final = 2**14
 """Words of the keystream per call of the cipher."""
 _ZEROS: Final = bytes(8 * _CHUNK)
-
-Words = npt.NDArray[np.uint64]
 
 
 def _plain(value: Any) -> Any:  # the class checks it afterwards
@@ -282,10 +277,7 @@ def draw_batch(sampling: SamplingDesign, key: bytes) -> Integers:
     >>> draw_batch(WithoutReplacement(n_records=5, batch_size=5), bytes(32)).tolist()
     [1, 2, 3, 4, 0]
     """
-    if len(key) != KEY_BYTES:
-        raise ArgumentError(
-            f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
-        )
+    check_key(key)
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def next_words(size: int) -> Words:

@@ -5,7 +5,7 @@ Datasets and labels are confidential: they are read, compared and returned, neve
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final, final
 
@@ -13,13 +13,14 @@ import attrs
 import narwhals as nw
 import numpy as np
 import numpy.typing as npt
-from narwhals.dependencies import is_into_dataframe
+import pyarrow as pa
+from narwhals.dependencies import is_into_dataframe, is_into_series
 
 from pufferslice._core.arrays import same
 from pufferslice._core.checks import check_count, check_share
 from pufferslice._core.text import given, listed
 from pufferslice.data.frames import Frame, frame_of
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, TableError
 
 Labels = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -27,22 +28,34 @@ Flags = npt.NDArray[np.bool_]
 _BLOCK_BYTES: Final = 2**24
 _PLAIN: Final = (str, bytes, int, type(None))
 """Types whose equal values are the same."""
+_WIDE: Final = (nw.Int128, nw.UInt128)
+"""Integers that numpy does not have."""
 
 
-def differing_rows(first: object, second: object) -> Flags:
+def differing_rows(first: Any, second: Any) -> Flags:  # datasets of any library
     """Which records of two datasets of equal length differ, shape (n_records,).
 
-    Takes two tables (pandas, polars, pyarrow), two arrays whose first axis counts records, or two
-    lists of records (numbers, strings, arrays, or tuples, lists and mappings of them). Values are
-    the same only if they have the same type and the same bits, so 0.0 and -0.0 differ and two equal
-    NaN do not: no difference is missed.
+    Takes two tables or two columns (pandas, polars, pyarrow), two arrays whose first axis counts
+    records, or two lists of records (numbers, strings, arrays, or tuples, lists and mappings of
+    them). Values are the same only if they have the same type and the same bits, so 0.0 and -0.0
+    differ and two equal NaN do not: no difference is missed.
     """
     if _is_table(first) and _is_table(second):
         return _table_difference(frame_of(first), frame_of(second))
+    columns = _column(first), _column(second)
+    if columns[0] is not None and columns[1] is not None:
+        _check_lengths(len(columns[0]), len(columns[1]))
+        return _column_difference(columns[0], columns[1], "first and second")
+    # Beside an array, a column must be one: numpy has no missing values.
+    if any(column is not None and column.null_count() for column in columns):
+        raise ArgumentError(
+            "first and second must both be columns if values are missing; got "
+            f"{type(first).__name__} and {type(second).__name__}"
+        )
     if hasattr(first, "__array__") and hasattr(second, "__array__"):
         differ = _array_difference(np.asarray(first), np.asarray(second), "first and second")
         if isinstance(first, np.ma.MaskedArray) or isinstance(second, np.ma.MaskedArray):
-            differ |= _bits_difference(_mask(first), _mask(second))
+            differ |= _bits_difference(np.ma.getmaskarray(first), np.ma.getmaskarray(second))
         return differ
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         _check_lengths(len(first), len(second))
@@ -168,17 +181,56 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
         raise ArgumentError(
             f"both tables must have the same columns; only one has {listed(only_one)}"
         )
-    differ = np.zeros(len(first), dtype=np.bool_)
-    for name in first.columns:
-        a, b, what = first[name], second[name], f"column {name!r}"
-        if a.dtype != b.dtype:
-            # By name alone: the type of categories would list them.
-            raise _other_type(what, type(a.dtype).__name__, type(b.dtype).__name__)
-        if a.dtype.is_numeric() and a.null_count() == 0 == b.null_count():
-            differ |= _array_difference(a.to_numpy(), b.to_numpy(), what)
-        else:
-            differ |= _list_difference(a.to_list(), b.to_list())
-    return differ
+    parts = [_column_difference(first[n], second[n], f"column {n!r}") for n in first.columns]
+    return np.asarray(np.any(parts, axis=0), dtype=np.bool_)
+
+
+def _column_difference(first: nw.Series[Any], second: nw.Series[Any], what: str) -> Flags:
+    if first.dtype != second.dtype:
+        # By name alone: the type of categories would list them.
+        raise _other_type(what, type(first.dtype).__name__, type(second.dtype).__name__)
+    is_array = first.dtype.is_numeric() and first.dtype not in _WIDE
+    if is_array and first.null_count() == 0 == second.null_count():
+        return _array_difference(first.to_numpy(), second.to_numpy(), what)
+    return _list_difference(_values(first), _values(second))
+
+
+def _column(value: Any) -> nw.Series[Any] | None:  # any record or dataset
+    """One column of a table; None for anything else."""
+    column: Any = pa.chunked_array([value]) if isinstance(value, pa.Array) else value
+    return nw.from_native(column, series_only=True) if is_into_series(column) else None
+
+
+def _values(column: nw.Series[Any]) -> list[Any]:
+    """The values, dates and times as integers: those of Python have no nanoseconds."""
+    if not (column.dtype.is_temporal() or column.dtype.is_nested()):
+        return column.to_list()
+    array = column.to_arrow()
+    for change in (_in_nanoseconds, _as_integer):
+        array = array.cast(_with_leaves(array.type, change))
+    return array.to_pylist()
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    # narwhals has one type for all times of day.
+    return pa.time64("ns") if pa.types.is_time(kind) else kind
+
+
+def _as_integer(kind: pa.DataType) -> pa.DataType:
+    if not pa.types.is_temporal(kind):
+        return kind
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
+
+
+def _with_leaves(kind: Any, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with the types of its innermost values changed."""
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_with_leaves(part.type, change)) for part in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_leaves(kind.value_type, change), int(kind.list_size))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(_with_leaves(kind.value_type, change))
+    return change(kind)
 
 
 def _array_difference(first: npt.NDArray[Any], second: npt.NDArray[Any], what: str) -> Flags:
@@ -218,22 +270,34 @@ def _list_difference(first: Any, second: Any) -> Flags:  # lists or tuples of re
 
 
 def _same_value(first: Any, second: Any) -> bool:  # any record
+    if first is second:  # also the missing value of pandas, which cannot be compared
+        return True
     if type(first) is not type(second):
         return False
+    if isinstance(first, _PLAIN):
+        return bool(first == second)
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(_same_value, first, second))
     if isinstance(first, Mapping):
-        return first.keys() == second.keys() and all(
-            _same_value(first[key], second[key]) for key in first
+        # Keys may be equal and not the same, too: 1 and True.
+        items = {key: (key, second[key]) for key in second}
+        return first.keys() == items.keys() and all(
+            _same_value((key, first[key]), items[key]) for key in first
         )
     if isinstance(first, float):
         return bool(first.hex() == second.hex())
+    if _is_table(first) or _column(first) is not None:
+        try:
+            return not differing_rows(first, second).any()
+        except (ArgumentError, TableError):  # of other lengths, names or types
+            return False
     if hasattr(first, "__array__"):
         return _same_array(np.asarray(first), np.asarray(second)) and (
-            not isinstance(first, np.ma.MaskedArray) or _same_array(_mask(first), _mask(second))
+            not isinstance(first, np.ma.MaskedArray)
+            or _same_array(np.ma.getmaskarray(first), np.ma.getmaskarray(second))
         )
     # Values may be equal and not the same: dates in two zones, decimals, complex numbers with -0.0.
-    return bool(first == second) and (isinstance(first, _PLAIN) or repr(first) == repr(second))
+    return bool(first == second) and repr(first) == repr(second)
 
 
 def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
@@ -242,10 +306,6 @@ def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
     if first.dtype.hasobject:
         return _same_value(first.tolist(), second.tolist())
     return first.tobytes() == second.tobytes()
-
-
-def _mask(values: Any) -> Flags:  # an array, masked or not
-    return np.ma.getmaskarray(values)
 
 
 def _check_lengths(n_first: int, n_second: int) -> None:

@@ -94,6 +94,11 @@ class TestSum:
         composed = attrs.evolve(compose(both), total=1e6, implementation_delta=1e-3)
         assert composed.delta(0.0) == composed.delta(1e5) == composed.guess == 1.0
 
+    @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+    def test_no_epsilon_at_what_is_not_a_delta(self, both, delta):
+        with pytest.raises(ArgumentError, match="delta"):
+            compose(both).epsilon_at(delta)
+
 
 @pytest.mark.soundness
 class TestRefusals:

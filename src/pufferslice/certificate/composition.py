@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 from scipy.special import ndtr
 
+from pufferslice._core.checks import check_between
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.search import SAFETY
 from pufferslice.calibration.epsilon_delta import gaussian_delta, smallest_epsilon
@@ -53,6 +54,7 @@ class ComposedReleases:
 
     def epsilon_at(self, delta: float) -> float:
         """Epsilon of all releases together at `delta`, for the total."""
+        check_between(0, 1, delta=delta)
         return smallest_epsilon(self.delta, delta)
 
     @property

@@ -281,6 +281,8 @@ def test_a_delta_below_the_missing_mass_is_not_proved(profile):
     claim = ApproximateGuarantee.average(epsilon=1.0, delta=0.5).along(profile)
     certificate = certify_release(without_range(2), claim, deltas=(), failure_probability=0.1)
     missing = certificate.evidence.slices.missing.max()
+    renyi = Guarantee.joint(order=4, epsilon=1e6).to_json()
+    assert outcomes(edited(certificate, lambda s: s.update(guarantee=renyi)))[0] == "not covered"
 
     def claimed(delta):
         stated = {"epsilon": 1e3, "delta": float(delta)}

@@ -190,7 +190,7 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         tables = _of_worst(tables)
     if isinstance(claim, ApproximateGuarantee) and isinstance(tables, GapTables):
         return _sliced_delta_excess(slices, tables, claim, noise_std)
-    if not isinstance(claim, Guarantee):
+    if not isinstance(claim, Guarantee) or slices.missing.any():
         return arb.nan()
     a = arb(claim.order) - 1
     if isinstance(tables, GaussianPairs):

@@ -855,6 +855,9 @@ class TestGrainOfRows:
         )
         with pytest.raises(CalibrationError, match="draws"):
             certify_release(scenario, Guarantee.guess(at_most=0.6))
+        free = certify_release(attrs.evolve(scenario, row_spans=()), Guarantee.guess(at_most=0.6))
+        assert free.noise_std == 0
+        assert not verify(free, scenario=scenario).holds
 
     def test_sweeps_and_comparisons_know_the_least_noise(self):
         _, scenario = self.volume()

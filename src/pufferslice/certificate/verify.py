@@ -254,7 +254,7 @@ def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
-    if 0 < noise_std < row_noise(evidence):
+    if noise_std < row_noise(evidence):
         return ["the stated noise does not hide one row, as normal approximations need"]
     spent = spent_on(evidence, options, noise_std)
     if spent <= options.target.bound:

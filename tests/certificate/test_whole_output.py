@@ -191,6 +191,14 @@ class TestAccuracy:
         assert finer.spent == pytest.approx(4 * certificate.spent, rel=0.02)
         assert verify(finer, scenario=points()).holds
 
+    def test_a_covariance_of_ones_own_is_scaled_to_it(self):
+        most = Guarantee.unsliced(order=4, epsilon=100.0)
+        certificate = certify_release(
+            points(), most, shape=np.diag([4.0, 1.0]), accuracy={"mean(a)": 2.0}
+        )
+        stds = certificate.statement["noise"]["std_by_coordinate"]
+        assert stds == pytest.approx([2 / 1.959963984540054, 10 / 1.959963984540054])
+
     def test_an_accuracy_that_costs_nothing_claims_an_epsilon_all_the_same(self):
         most = Guarantee.epsilon_delta(1.0, 0.5)
         certificate = certify_release(points(), most, accuracy={"mean(a)": 1e4})
@@ -232,7 +240,10 @@ def test_wrong_options(options, words):
         certify_release(points(), TARGETS[0], **options)
 
 
-@pytest.mark.parametrize("options", [{"shape": "fitted"}, {"guard": 1.0}, {"weights": [1.0, 1.0]}])
+@pytest.mark.parametrize(
+    "options",
+    [{"shape": "fitted"}, {"shape": np.eye(2)}, {"guard": 1.0}, {"weights": [1.0, 1.0]}],
+)
 def test_a_sliced_claim_has_no_shape(options):
     with pytest.raises(ArgumentError, match="vanish"):
         certify_release(points(), SLICED, **options)

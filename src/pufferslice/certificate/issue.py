@@ -136,6 +136,7 @@ def certify_release(
             "of at most delta, claim Guarantee.guess(at_most=(1 + delta) / 2)"
         )
     check_one_of(get_args(Effort), effort=effort)
+    is_ours = shape is None or (is_a(shape, str) and shape in FITTED)
     profile: AnyProfile | None
     if target.is_sliced:
         profile = target.profile
@@ -145,7 +146,8 @@ def certify_release(
                 "profile=FiniteProfile.uniform(...)"
             )
         check_profile(profile, scenario.dim)
-        if guard is not None or weights is not None or shape not in (None, "isotropic"):
+        is_isotropic = shape is None or (is_a(shape, str) and shape == "isotropic")
+        if guard is not None or weights is not None or not is_isotropic:
             raise ArgumentError(
                 "a claim along slices has isotropic noise: noise with another shape would vanish "
                 "where no slice looks. Leave shape, guard and weights out, or claim the whole "
@@ -190,7 +192,7 @@ def certify_release(
     )
     fitted = None
     if not target.is_sliced:
-        if widths is not None and weights is None and shape in (None, *FITTED):
+        if widths is not None and weights is None and is_ours:
             weights = _weights_of(query, widths)
         fit = fit_shape(
             scenario,
@@ -249,7 +251,6 @@ def certify_release(
                 "this noise does not hide one row, which the normal approximation of the priors "
                 f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
             )
-        is_ours = shape is None or (isinstance(shape, str) and shape in FITTED)
         if std < least and is_ours and scenario.dim > 1 and not target.is_sliced:
             # Each coordinate gets what its own rows need, beside what the claim needs.
             covariance = np.eye(scenario.dim) if fitted is None else fitted.covariance

@@ -934,6 +934,12 @@ def test_release_files_that_are_none(tmp_path, ledger, certificate):
         Release.load(tmp_path / "nowhere.json")
 
 
+def test_a_text_of_a_file_cannot_pass_for_another_line(ledger, certificate):
+    document = release_a(certificate, ledger=ledger).to_json()
+    text = str(Release.from_json({**document, "clipping": "x\nUnsliced: at most 0"}))
+    assert "\nUnsliced: at most 0" not in text
+
+
 def test_a_release_has_a_value_for_every_name(ledger, certificate):
     released = release_a(certificate, ledger=ledger)
     for broken in ({"names": ("x",)}, {"values": [1.0, math.nan]}, {"grid_values": ()}):

@@ -250,6 +250,20 @@ def test_a_damaged_entry(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"0intended", b"0intendex"))
     with pytest.raises(LedgerError, match="is damaged"):
         Ledger(path).entries()
+    with pytest.raises(LedgerError, match="is damaged"):
+        Ledger(path).intend("scenario", "0" * 64, [])
+
+
+def test_a_copy_is_not_mixed_with_releases_that_came_meanwhile(tmp_path, monkeypatch):
+    """Between the look at the new ledger and the copy, somebody may release under it."""
+    old, new = Ledger(tmp_path / "old"), Ledger(tmp_path / "new")
+    old.intend(SCENARIO, ONE, [])
+    new.intend(SCENARIO, TWO, [])
+    monkeypatch.setattr(Ledger, "entries", lambda _: [])
+    with pytest.raises(LedgerError, match="has entries"):
+        old.copy_to(new)
+    monkeypatch.undo()
+    assert new.releases() == [TWO]
 
 
 def test_a_pipe_is_refused_at_once(tmp_path):

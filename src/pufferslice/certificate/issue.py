@@ -60,9 +60,9 @@ from pufferslice.sensitivity.tables import MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-6
-"""What a coordinate without a wanted accuracy counts, of the one that counts most."""
+"""Weight of a coordinate without a wanted accuracy, as a share of the largest weight."""
 _LEAST_CLAIM_SHARE: Final = 2.0**-10
-"""What a wanted accuracy claims at least, of the claim that it may cost."""
+"""Smallest claim for a wanted accuracy, as a share of the most that it may cost."""
 _GUARD_ROOM: Final = 1 + 2.0**-29
 _FIRST_RECIPE: Final = Recipe(effort="quick")
 """To learn roughly how much noise there will be."""
@@ -224,7 +224,7 @@ def certify_release(
                 f"this accuracy costs {at_most(cost)}, more than the {target.bound:g} of "
                 f"{target}; accept less accuracy, or claim more"
             )
-        # An (epsilon, delta) claim may cost nothing, and 0 is no epsilon.
+        # An (epsilon, delta) claim may cost nothing, but must have a positive epsilon.
         least = max(float(np.nextafter(cost, np.inf)), target.bound * _LEAST_CLAIM_SHARE)
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
     is_chosen = options.noise_std is not None
@@ -308,7 +308,7 @@ def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:
 
 
 def _weights_of(query: Query, widths: Floats) -> list[float]:
-    """Weights of coordinates that need these half-widths; those that need none count a little."""
+    """Weights of coordinates that need these half-widths; a small one for those without any."""
     weights = (query.scales / widths) ** 2
     return np.maximum(weights, weights.max() * _LEAST_WEIGHT_SHARE).tolist()  # type: ignore[no-any-return]
 
@@ -567,7 +567,7 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
             float(np.linalg.norm(np.abs(distribution.outputs).max(axis=0)))
             for distribution in atoms.values()
         ]
-        # What rounding of projections added to gaps is nothing that a slice sees.
+        # Rounding of projections adds to gaps; a slice does not show that part.
         errors = projection_errors(profile.directions, max(norms, default=0.0))
         visible = tables.worst() - 4 * errors
         apart = visible.max(axis=1)

@@ -402,9 +402,8 @@ def what_if_training(
     """
     stated = TrainingClaim.read_off(certificate.statement)
     plan, guarantee = stated.runs[0], stated.guarantee()
-    if len(stated.runs) > 1 or np.ptp(plan.noise_multipliers) > 0:
-        return ()
-    if not isinstance(guarantee, Guarantee):
+    is_constant = len(stated.runs) == 1 and not np.ptp(plan.noise_multipliers)
+    if not is_constant or not isinstance(guarantee, Guarantee):
         return ()
     points = []
     for done, epsilon in enumerate(epsilons):

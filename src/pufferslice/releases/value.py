@@ -159,7 +159,7 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
 
 
 def _has_size(scenario: Scenario, n_given: int, sizes: Iterable[int]) -> bool:
-    """Whether so many rows are given as one of the sizes has, dropped rows included or not."""
+    """Whether the number of rows is one of the sizes, dropped rows included or not."""
     return any(n <= n_given <= n + scenario.n_dropped for n in sizes)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificates of training runs, and what composes."""
 
-import copy
 import math
 
 import attrs
@@ -9,7 +8,7 @@ import jsonschema
 import numpy as np
 import pytest
 from scipy import stats
-from tests.json_edits import inner, put
+from tests.certificate.conftest import changed, changes, stating, worlds
 
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
 from pufferslice.calibration.guarantee import Guarantee
@@ -41,15 +40,13 @@ from pufferslice.learning import (
     run_cost,
 )
 from pufferslice.learning.plan import HYPOTHESES
-from pufferslice.queries import summary
-from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 RANDOM = binomial(n_records=100, mismatch_probability=0.05)
 CUT = from_pmf([0.7, 0.2, 0.1 - 1e-6, 1e-6]).truncated(tail_probability=2e-6)
 SIMULATED = mostly_at_most(6, tail_probability=2e-6, failure_probability=0.01)
 COIN = from_pmf([0.5, 0.5])
+RENYI = Guarantee.unsliced(order=4, epsilon=1.0)
 TEN = WithoutReplacement(n_records=100, batch_size=10)
 POISSON = Poisson(n_records=100, rate=0.1)
 LAYERS = LayerClipping(names=("a", "b"), norms=(1.0, 0.5), sizes=(3, 9), allocation="equal")
@@ -65,6 +62,17 @@ def planned(**changes):
         "order": 4,
     }
     return plan_with_noise(**{**fields, **changes})
+
+
+def planned_for(target, **changes):
+    fields = {
+        "differing": CUT,
+        "sampling": TEN,
+        "clip_norm": 1.0,
+        "n_steps": 5,
+        "accountant": LogMoment(),
+    }
+    return plan_training(target=target, **{**fields, **changes})
 
 
 def certified(data="people 2024", deltas=(1e-5,), **changes):
@@ -178,37 +186,10 @@ def test_mean_square_never_becomes_epsilon_delta():
         assert one.guarantee.notion == "average_over_batches"
         assert "average-over-batches" in one.statement["limits"]
         assert "implies no SRPP" in str(one)
-    statement = copy.deepcopy(dict(certificate.statement))
-    statement["views"] = certified(differing=exactly(5)).statement["views"]
-    assert not verify(Certificate(statement=statement, evidence=None)).holds
+    views = certified(differing=exactly(5)).statement["views"]
+    assert not verify(stating(certificate, ("views",), views)).holds
     assert certificate.guarantee.epsilon == pytest.approx(0.170454545454545, rel=1e-12)
     assert both.guarantee.epsilon == pytest.approx(2 * 0.170454545454545, rel=1e-12)
-
-
-def others(value):
-    if isinstance(value, dict):
-        return [{**value, "more": 1}, *({k: v for k, v in value.items() if k != g} for g in value)]
-    if isinstance(value, list):
-        return [
-            [*value, *(value[-1:] or ["x"])],
-            *(value[:k] + value[k + 1 :] for k in range(len(value))),
-        ]
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, str):
-        return [value + "x", ""]
-    if isinstance(value, int):
-        return [value + 1, value - 1]
-    return [value * 1.001, value * 0.999, -value, None]
-
-
-def changes(statement):
-    """Every field changed in turn: values, items and keys dropped and added."""
-    for path, value in inner(dict(statement)):
-        for other in others(value) if path else []:
-            changed = put(statement, path, other)
-            if changed != statement:
-                yield path, changed
 
 
 def is_costless(path):
@@ -275,13 +256,11 @@ class TestTails:
         n_steps = 4
         whole = binomial(n_records=n_records, mismatch_probability=abs(shares[0] - shares[1]))
         cut = whole.truncated(tail_probability=tail)
-        plan = plan_with_noise(
+        plan = planned(
             differing=cut,
             sampling=Poisson(n_records=n_records, rate=1.0),
-            clip_norm=1.0,
             noise_multipliers=np.full(n_steps, multiplier),
             accountant=WorstCase(),
-            order=4,
         )
         delta = tail + 0.01
         epsilon = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
@@ -354,13 +333,8 @@ class TestTails:
     @pytest.mark.parametrize("differing", [exactly(5), CUT, SIMULATED, RANDOM])
     def test_plans_for_epsilon_and_delta(self, accountant, differing):
         target = Guarantee.epsilon_delta(2.0, 1e-5)
-        plan = plan_training(
-            differing=differing,
-            sampling=POISSON,
-            clip_norm=1.0,
-            n_steps=20,
-            accountant=accountant,
-            target=target,
+        plan = planned_for(
+            target, differing=differing, sampling=POISSON, n_steps=20, accountant=accountant
         )
         assert plan.order in ORDERS
         epsilon = secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
@@ -370,10 +344,9 @@ class TestTails:
 
     def test_a_tail_needs_less_noise_than_its_worst_case(self):
         """Of 100 records 5 differ on average; the largest number is 100."""
-        fields = {"sampling": POISSON, "clip_norm": 1.0, "n_steps": 20, "accountant": LogMoment()}
         target = Guarantee.epsilon_delta(2.0, 1e-5)
         whole, cut = (
-            plan_training(differing=differing, target=target, **fields)
+            planned_for(target, differing=differing, sampling=POISSON, n_steps=20)
             for differing in (RANDOM, RANDOM.truncated(tail_probability=1e-6))
         )
         assert cut.noise_multipliers[0] < whole.noise_multipliers[0]
@@ -387,23 +360,8 @@ class TestTails:
                 lambda plan: run_cost(LogMoment(), 4, TEN, CUT, plan.noise_multipliers),
                 "no Rényi claim",
             ),
-            (
-                lambda plan: calibrate_multiplier(
-                    LogMoment(), Guarantee.unsliced(order=4, epsilon=1.0), TEN, CUT, 5
-                ),
-                "no Rényi claim",
-            ),
-            (
-                lambda plan: plan_training(
-                    differing=CUT,
-                    sampling=TEN,
-                    clip_norm=1.0,
-                    n_steps=5,
-                    accountant=LogMoment(),
-                    target=Guarantee.unsliced(order=4, epsilon=1.0),
-                ),
-                "no Rényi claim",
-            ),
+            (lambda _: calibrate_multiplier(LogMoment(), RENYI, TEN, CUT, 5), "no Rényi claim"),
+            (lambda _: planned_for(RENYI), "no Rényi claim"),
             (lambda plan: planned(differing=CUT, accountant=MeanSquare()), "fixed set"),
             (lambda plan: certify_training(plan, data="d", deltas=()), "deltas must have"),
             (lambda plan: certify_training(plan, data="d", deltas=(1e-7,)), "truncate less"),
@@ -421,14 +379,7 @@ class TestTails:
         with pytest.raises(CalibrationError, match="Use a larger delta"):
             certify_training(planned(differing=CUT), data="d", implementation_delta=1e-3)
         with pytest.raises(CalibrationError, match="higher order"):
-            plan_training(
-                differing=CUT,
-                sampling=TEN,
-                clip_norm=1.0,
-                n_steps=5,
-                accountant=LogMoment(),
-                target=Guarantee.epsilon_delta(1e-3, 1e-5),
-            )
+            planned_for(Guarantee.epsilon_delta(1e-3, 1e-5))
 
 
 @pytest.mark.soundness
@@ -493,9 +444,7 @@ def test_a_stop_that_depends_on_the_data_is_not_covered():
     assert "stops-on-non-finite" not in drawn(0.0).statement["limits"]
     both = compose([certify_training(planned(differing=COIN), data="d"), KINDS["stops"]()])
     assert "stops-on-non-finite" in both.statement["limits"]
-    statement = copy.deepcopy(dict(KINDS["stops"]().statement))
-    statement["runs"][0]["non_finite"] = "zero"
-    assert not verify(Certificate(statement=statement, evidence=None)).holds
+    assert not verify(stating(KINDS["stops"](), ("runs", 0, "non_finite"), "zero")).holds
 
 
 @pytest.mark.soundness
@@ -522,9 +471,9 @@ def test_another_notion_does_not_compose():
 
 
 def test_an_edited_composition_of_what_does_not_compose_is_refuted():
-    statement = copy.deepcopy(dict(compose([certified(), certified()]).statement))
-    statement["runs"][1] = certified(order=5).statement["runs"][0]
-    problems = verify(Certificate(statement=statement, evidence=None)).problems
+    run = certified(order=5).statement["runs"][0]
+    edited = stating(compose([certified(), certified()]), ("runs", 1), run)
+    problems = verify(edited).problems
     assert any("different orders" in problem for problem in problems)
 
 
@@ -540,16 +489,11 @@ def test_releases_do_not_compose_with_runs(certificates):
 @pytest.mark.soundness
 def test_two_bits_and_their_exclusive_or():
     """Each bit alone is free, both together are the secret: static costs cannot add."""
-    worlds = {"equal": [[0.0, 0.0], [1.0, 1.0]], "different": [[0.0, 1.0], [1.0, 0.0]]}
-    target = Guarantee.joint(order=4, epsilon=0.5)
+    equal, different = np.array([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
 
     def released(bits, profile):
-        distributions = {
-            name: FiniteDistribution.uniform(np.array(w)[:, bits]) for name, w in worlds.items()
-        }
-        query = summary(mean=[("first", "second")[bit] for bit in bits])
-        scenario = Scenario.from_worlds(distributions, query=query, source="public_model")
-        return certify_release(scenario, target.along(profile))
+        scenario = worlds(equal=equal[:, bits], different=different[:, bits])
+        return certify_release(scenario, Guarantee.joint(order=4, epsilon=0.5, profile=profile))
 
     line = FiniteProfile.uniform(dim=1, n_directions=1, seed=1)
     alone = [released([bit], line) for bit in (0, 1)]
@@ -565,16 +509,14 @@ def test_two_bits_and_their_exclusive_or():
         compose(alone)
 
 
-@pytest.mark.parametrize("data", ["", None, 5])
-def test_the_data_need_a_name(data):
-    with pytest.raises(ArgumentError, match="data must be"):
-        certified(data=data)
-
-
-@pytest.mark.parametrize("noise", ["", None])
-def test_the_noise_needs_a_sentence(noise):
-    with pytest.raises(ArgumentError, match="noise must be"):
-        certify_training(planned(), data="d", noise=noise)
+@pytest.mark.parametrize(
+    ("texts", "word"),
+    [({"data": ""}, "data"), ({"data": None}, "data"), ({"data": 5}, "data"),
+     ({"noise": ""}, "noise"), ({"noise": None}, "noise")],
+)  # fmt: skip
+def test_data_and_noise_are_named(texts, word):
+    with pytest.raises(ArgumentError, match=f"{word} must be"):
+        certify_training(planned(), **{"data": "d", **texts})
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
@@ -598,7 +540,4 @@ def test_deltas_outside(delta):
     ids=str,
 )
 def test_damaged_plans_are_problems_not_crashes(damage):
-    statement = copy.deepcopy(dict(certified().statement))
-    statement["runs"][0].update(damage)
-    certificate = Certificate(statement=statement, evidence=None)
-    assert not verify(certificate).holds
+    assert not verify(changed(certified(), lambda s: s["runs"][0].update(damage))).holds

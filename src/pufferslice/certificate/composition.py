@@ -104,8 +104,8 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
     if None in totals:
         raise CertificateError(
             "these releases do not compose: with two fair bits and their exclusive or as the "
-            "secret, each bit alone says nothing, both together say all. Only releases of data "
-            "that the secret determines add up, certified with total=... (--total) under one "
+            "secret, each bit alone reveals nothing, both together reveal it. Only releases of "
+            "data that the secret determines add up, certified with total=... (--total) under one "
             f"total. {_CONCATENATE}"
         )
     if len(totals) > 1 or len(set(map(_shared_key, statements))) > 1:

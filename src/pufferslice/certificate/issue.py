@@ -252,7 +252,7 @@ def certify_release(
                 f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
             )
         if std < least and is_ours and scenario.dim > 1 and not target.is_sliced:
-            # Each coordinate gets what its own rows need, beside what the claim needs.
+            # Each coordinate gets what its own rows need, in addition to what the claim needs.
             covariance = np.eye(scenario.dim) if fitted is None else fitted.covariance
             covariance = std**2 * covariance + np.diag(np.square(scenario.row_spans))
             evidence = Evidence.of(
@@ -433,8 +433,8 @@ def required_evidence(certificate: Certificate) -> Evidence:
         )
     if certificate.evidence.digest() != certificate.statement["evidence_digest"]:
         raise CertificateError(
-            "the evidence does not belong to this statement: its digest differs. Put the file "
-            "beside it that was written with it"
+            "the evidence does not belong to this statement: its digest differs. Use the "
+            ".evidence.npz file that was written with it"
         )
     return certificate.evidence
 
@@ -542,7 +542,7 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that gives almost no weight to a difference between distributions.
 
-    The whole sphere, of which evidence has no slices, shows every difference.
+    The whole sphere shows every difference; its evidence has no slices.
     """
     slices, full = evidence.slices, evidence.full.differences
     if slices is None:
@@ -554,25 +554,16 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         least = apart * share**2
     else:
         distributions, pairs = distribution_pairs(scenario)
-        atoms = {
-            i: distribution
-            for i, distribution in enumerate(distributions)
-            if isinstance(distribution, FiniteDistribution)
-        }
-        means = {
-            i: np.average(distribution.outputs, axis=0, weights=distribution.counts)
-            for i, distribution in atoms.items()
-        }
-        norms = [
-            float(np.linalg.norm(np.abs(distribution.outputs).max(axis=0)))
-            for distribution in atoms.values()
-        ]
+        atoms = [one for one in distributions if isinstance(one, FiniteDistribution)]
+        means = [np.average(one.outputs, axis=0, weights=one.counts) for one in atoms]
+        norms = [float(np.linalg.norm(np.abs(one.outputs).max(axis=0))) for one in atoms]
         # Rounding of projections adds to gaps; a slice does not show that part.
         errors = projection_errors(profile.directions, max(norms, default=0.0))
         visible = tables.worst() - 4 * errors
         apart = visible.max(axis=1)
         if isinstance(full, MatchingTables) and not evidence.full.from_range:
             apart = full.worst().min(axis=1)
+        # Distributions are all finite or all counted in bins, which have no atoms.
         shifts = [np.linalg.norm(means[a] - means[b]) if atoms else 0.0 for a, b in pairs]
         least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
     weights = profile.weights / profile.weights.sum()

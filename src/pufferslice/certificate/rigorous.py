@@ -57,7 +57,7 @@ _PRECISIONS: Final = (128, 512)
 _NEAR: Final = 2.0**-42
 """How far from the epsilon of a slice, or a least variance, a proved bound is looked for."""
 _FURTHER: Final = 2.0**-32
-"""The same below it, where floats that were rounded up cannot tell more exactly."""
+"""The same below it: floats were rounded up, so they are less exact there."""
 
 
 @final
@@ -388,7 +388,7 @@ def _noise_delta(dim: int, rounding: float, epsilon: arb) -> arb:
 class _Piece(NamedTuple):
     """Two Gaussians: how far apart, the spread of the second with noise, how much wider the first.
 
-    None of the three is needed of components that are equal.
+    Components that are equal need none of the three.
     """
 
     share: arb

@@ -101,7 +101,7 @@ class SweepPoint:
     epsilon_at_delta: float | None
     """The best view of the whole output at the delta that was asked for; None if there is none."""
     total_variation: float
-    """Bound on the total variation of what is released under two secrets; 1 says nothing."""
+    """Bound on the total variation of what is released under two secrets; 1 is no bound."""
 
     @property
     def guess(self) -> float:
@@ -272,7 +272,7 @@ class TrainingSweepPoint:
     noise_multiplier: float | None
     """By the plan's own accountant; None where there is none."""
     total_variation: float
-    """Bound on the total variation of what the run releases in two worlds; 1 says nothing."""
+    """Bound on the total variation of what the run releases in two worlds; 1 is no bound."""
 
 
 @final
@@ -428,7 +428,7 @@ def what_if_training(
 def stated_variation(certificate: Certificate) -> float:
     """Bound on the total variation under two secrets, from the public statement alone.
 
-    1, which says nothing, if the statement has no unsliced bound.
+    1, which is no bound, if the statement has none for the whole output.
     """
     statement = certificate.statement
     if certificate.workflow == "training":

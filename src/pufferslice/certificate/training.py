@@ -97,7 +97,7 @@ def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
     if len(names) != 1:
         raise CertificateError(
             f"the runs are over different data ({listed(names)}); only runs over the same data "
-            "compose. Publish their certificates beside each other"
+            "compose. Publish their certificates side by side"
         )
     total = math.fsum(claim.implementation_delta for claim in claims)
     if len(claims) > 1 and total > 0:
@@ -283,7 +283,7 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
         if any(facts[name] != shared[0][name] for facts in shared):
             raise CertificateError(
                 f"the runs have different {name}; only runs with the same compose. "
-                "Publish their certificates beside each other"
+                "Publish their certificates side by side"
             )
 
 

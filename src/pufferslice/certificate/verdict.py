@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a release is worth making: its noise beside what each statistic could tell.
+"""Whether a release is worth making: its noise compared with what each statistic could show.
 
 Everything here is computed from confidential numbers and must stay internal.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @final
 @attrs.frozen(kw_only=True)
 class StatisticVerdict:
-    """The noise of one statistic, in the user's units, beside three yardsticks."""
+    """The noise of one statistic, in the user's units, and three yardsticks for it."""
 
     name: str
     noise_std: float

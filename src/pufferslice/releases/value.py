@@ -192,8 +192,8 @@ def _secret_of(scenario: Scenario, frame: Frame, n_given: int) -> str | None:
 def _is_support(scenario: Scenario, prior: Prior) -> bool:
     """Whether the released value must be an atom of the prior's distributions.
 
-    Point masses leave no other value; nor do the rows of a group, or the tables of a world, that
-    are the released data.
+    Point masses allow no other value. Neither do the rows of a group, or the tables of a world,
+    that are the released data.
     """
     if scenario.distribution == "records":
         return prior.source == "released_data"

@@ -19,6 +19,7 @@ from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import Sweep, certify_release, spent, under_scenario, verify, what_if
+from pufferslice.certificate.issue import spent_in_full
 from pufferslice.errors import (
     ArgumentError,
     CalibrationError,
@@ -448,6 +449,16 @@ def test_spent_by_hand():
     certificate = certify_release(POINTS, claim_of("average").along(AXES))
     assert spent(certificate, noise_std=1.0, order=3).epsilon == pytest.approx(3 * 12.5 / 2)
     assert spent(certificate, noise_std=1.0, notion="unsliced").epsilon == pytest.approx(50.0)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("noise_std", [np.float32(1.7), np.float32(1e25), np.float16(3.1)])
+def test_narrow_floats_do_not_round_a_cost_down(certificates, noise_std):
+    for kind in ("records", "gaussian", "unsliced"):
+        for ask in (spent, spent_in_full):
+            narrow = ask(certificates[kind], noise_std=noise_std, order=np.float32(2.3))
+            wide = ask(certificates[kind], noise_std=float(noise_std), order=float(np.float32(2.3)))
+            assert narrow == wide
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ class TestBothClaims:
         assert certificate.statement["sampling"]["delta_of_tails"] == pytest.approx(missing)
         assert (certificate.unsliced_epsilon is None) == (query is QUERY)
 
+    def test_a_failure_probability_of_numpy(self, sampled):
+        narrow = np.float32(0.05)
+        certificate = certified(sampled, JOINT, failure_probability=narrow)
+        assert certificate.statement["failure_probability"] == float(narrow)
+
     def test_the_unsliced_bound_is_the_diameter(self, srpp):
         diameter = 8 * math.sqrt(2)
         expected = 4 * diameter**2 / (2 * srpp.noise_std**2)

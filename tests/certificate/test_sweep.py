@@ -155,6 +155,8 @@ def test_tables(sweep):
     document = json.loads(json.dumps(sweep.to_dict()))
     assert document["claim"] == CLAIM.to_json()
     assert document["rows"][1]["noise_std_by_coordinate"]["mean(y)"] == pytest.approx(7**0.5)
+    held = certify_release(scenario(), CLAIM)
+    assert json.dumps(Sweep.of(held, [1.0], delta=np.float32(1e-5)).to_dict())
     frame = sweep.to_pandas()
     assert frame.shape == (3, 6)
     assert frame["mean(y)"].tolist() == [float(row.noise_stds[1]) for row in sweep.rows]

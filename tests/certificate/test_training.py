@@ -747,6 +747,17 @@ class TestDistanceOfTheNoise:
         assert epsilon_at({4.0: 1e6}, delta=1e-5, implementation_delta=1e-300) == math.inf
         assert epsilon_at({4.0: 1e-9}, delta=0.9, implementation_delta=0.0) == 0.0
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("narrow", [np.float32(1e-9), np.float16(1e-6)])
+    def test_narrow_floats_do_not_round_epsilon_down(self, narrow):
+        plan = record_plan(noise_multipliers=[20.0])
+        wide = one_record(plan, implementation_delta=float(narrow))
+        assert one_record(plan, implementation_delta=narrow) == wide
+        delta = np.float32(1e-5)
+        assert record_epsilon([plan], delta=delta, implementation_delta=1e-9) == record_epsilon(
+            [plan], delta=float(delta), implementation_delta=1e-9
+        )
+
     def test_a_certificate_without_epsilon_says_so(self):
         certificate = certify_training(record_plan(), data="d", implementation_delta=1e-4)
         record = certificate.statement["one_record"]

@@ -171,7 +171,7 @@ def certify_release(
     along = None if isinstance(profile, WholeSphere) else profile
     query, widths = scenario.query, None
     if noise_std is not None:
-        check_between(0, LARGEST, noise_std=noise_std)
+        noise_std = _wide_noise(noise_std)
         if accuracy is not None:
             raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
     if accuracy is not None:
@@ -187,7 +187,7 @@ def certify_release(
         deltas=deltas,
         generator=noise.name,
         earlier_releases=earlier,
-        noise_std=None if noise_std is None else float(noise_std),
+        noise_std=noise_std,
         total=None if total is None else float(total),
     )
     fitted = None
@@ -347,7 +347,6 @@ def spent(
     """
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
-    std = certificate.noise_std if noise_std is None else noise_std
     if isinstance(claim, Guarantee):
         claim = Guarantee(
             notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
@@ -371,7 +370,7 @@ def spent(
             "the certificate is about the whole output, and its evidence has no slices; ask about "
             "notion 'unsliced', or certify a claim along slices"
         )
-    check_between(0, LARGEST, noise_std=std)
+    std = certificate.noise_std if noise_std is None else _wide_noise(noise_std)
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
@@ -393,9 +392,17 @@ def spent_in_full(
     a number.
     """
     evidence = required_evidence(certificate)
-    std = certificate.noise_std if noise_std is None else noise_std
-    stated = float(certificate.statement["unsliced"]["order"])
-    return unsliced_of(evidence, stated if order is None else order, std)
+    std = certificate.noise_std if noise_std is None else _wide_noise(noise_std)
+    order = certificate.statement["unsliced"]["order"] if order is None else order
+    check_above(1, order=order)
+    return unsliced_of(evidence, float(order), std)
+
+
+def _wide_noise(noise_std: float) -> float:
+    """As a float of 64 bits: numpy's narrow ones would round a cost, down as well as up."""
+    std = float(noise_std) if is_a(noise_std, np.floating) else noise_std
+    check_between(0, LARGEST, noise_std=std)
+    return float(std)
 
 
 def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
@@ -492,10 +499,11 @@ def _confidence(
             "to which it is then clipped; or claim sliced (epsilon, delta) with "
             "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
         )
+    check_between(0, 1, failure_probability=failure_probability)
     # The tails go into a delta along slices always, else where no range bounds them.
     beyond = in_delta and (target.is_sliced or scenario.query.range is None)
     return Confidence(
-        failure_probability=failure_probability,
+        failure_probability=float(failure_probability),
         band=band if sampled else None,
         tails=("in_delta" if beyond else "at_range") if sampled else None,
         on_sphere=on_sphere,

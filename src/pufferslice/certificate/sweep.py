@@ -152,8 +152,8 @@ class Sweep:
             claim=claim,
             names=tuple(statement["scenario"]["query"]["names"]),
             order=float(statement["unsliced"]["order"]),
-            delta=delta,
-            rows=sweep_points(certificate, bounds, delta=delta, progress=progress),
+            delta=float(delta),
+            rows=sweep_points(certificate, bounds, delta=float(delta), progress=progress),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -259,7 +259,6 @@ def _ladder(claim: Claim) -> tuple[float, ...]:
 
 
 def _up(epsilon: float | None) -> str:
-    """Three digits, rounded up."""
     return "-" if epsilon is None else at_most(epsilon, digits=3)
 
 

@@ -194,7 +194,12 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         return arb.nan()
     a = arb(claim.order) - 1
     if isinstance(tables, GaussianPairs):
-        costs = _gaussian_slice_costs(tables, slices.profile.directions, a + 1, noise_std)
+        directions = slices.profile.directions.tolist()
+        columns = [arb_mat([[arb(x)] for x in row]) for row in directions]
+        costs = [
+            [_gaussian_cost([piece.along(column) for piece in pieces], a + 1) for column in columns]
+            for pieces in _pieces(tables, noise_std)
+        ]
     else:
         rate, stds, grid = (a + 1) * a / 2, _stds(slices, noise_std), _grid(slices.profile.dim)
         moments = _row_means(
@@ -500,16 +505,6 @@ def _gaussian_cost(pieces: Sequence[_Piece], order: arb) -> arb:
             moment += piece.share * (a * piece.divergence(order)).exp()
         both.append(moment.log() / a)
     return both[0].max(both[1])
-
-
-def _gaussian_slice_costs(
-    pairs: GaussianPairs, directions: Floats, order: arb, noise_std: arb
-) -> Rows:
-    columns = [arb_mat([[arb(x)] for x in row]) for row in directions.tolist()]
-    return [
-        [_gaussian_cost([piece.along(column) for piece in pieces], order) for column in columns]
-        for pieces in _pieces(pairs, noise_std)
-    ]
 
 
 def _gaussian_excesses(pairs: GaussianPairs, claim: Claim, noise_std: arb) -> list[arb]:

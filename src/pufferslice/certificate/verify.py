@@ -234,9 +234,8 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
             evidence.check()
             if certificate.shape != evidence.full.shape:
                 return ["the evidence is about another shape of noise than the statement"]
-            broken = next(_broken_relations(evidence), None)
-            if broken is not None:
-                return [broken]
+            if broken := list(_broken_relations(evidence)):
+                return broken[:1]
             options = CertificateOptions.read_off(statement)
             expected = release_statement(evidence, options)
             problems = _too_little_noise(evidence, options, statement["noise"]["std"])

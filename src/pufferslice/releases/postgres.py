@@ -277,7 +277,7 @@ class Database:
                 f"{len(_MIGRATIONS)}. "
                 + (
                     "Let its owner run `pufferslice ledger create`"
-                    if version is None or version < len(_MIGRATIONS)
+                    if (version or 0) < len(_MIGRATIONS)
                     else "Use the newer program"
                 )
             )

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.json_edits import inner, put
 
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
@@ -39,6 +40,65 @@ PLAN = plan_with_noise(
 )  # fmt: skip
 WORST_GAP = Method(rule="tight", envelope="worst_gap")
 CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+
+
+def worlds(query=None, source="public_model", **sides):
+    """A scenario of worlds: distributions, or the values that the query can have, all as likely."""
+    made = {
+        name: FiniteDistribution.uniform(side) if isinstance(side, list | np.ndarray) else side
+        for name, side in sides.items()
+    }
+    query = query or summary(mean=[f"x{place}" for place in range(made[next(iter(made))].dim)])
+    return Scenario.from_worlds(made, query=query, source=source)
+
+
+def bell(mean, cov):
+    return GaussianDistribution(mean=mean, cov=cov)
+
+
+def draws(shift, dim=2):
+    """A distribution that is known through 500 draws of a simulator."""
+    draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, dim)))
+    return draw.sampled(n_draws=500, seed=6)
+
+
+def changed(certificate, change, evidence=None):
+    """The certificate with a statement that a function has changed; the digest follows."""
+    statement = copy.deepcopy(dict(certificate.statement))
+    change(statement)
+    return Certificate(statement=statement, evidence=evidence or certificate.evidence)
+
+
+def stating(certificate, path, value):
+    """The certificate with another value at one path of its statement."""
+    return attrs.evolve(certificate, statement=put(certificate.statement, path, value))
+
+
+def other_values(value):
+    """What a field may be changed to so that it says something else."""
+    if isinstance(value, dict):
+        fewer = [{k: v for k, v in value.items() if k != gone} for gone in value]
+        return [*fewer, {**value, "more": 1}]
+    if isinstance(value, list):
+        fewer = [value[:k] + value[k + 1 :] for k in range(len(value))]
+        return [*fewer, [*value, *(value[-1:] or ["x"])]]
+    if value is None:
+        return [0.5, "x"]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, str):
+        return [value + "x", ""]
+    if isinstance(value, int):
+        return [value + 1, value - 1]
+    return [value * 1.001 or 1.0, value * 0.999, -value, None]
+
+
+def changes(statement):
+    """Every field changed in turn: values, items and keys dropped and added."""
+    for path, value in inner(dict(statement)):
+        for other in other_values(value):
+            if path and other != value:
+                yield path, put(statement, path, other)
 
 
 def issued(evidence, statement, **options):
@@ -85,23 +145,20 @@ def groups(table):
 @pytest.fixture(scope="session")
 def gaussian():
     """Distribution `worlds`: three Gaussians of different spread."""
-    worlds = {
-        "low": GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
-        "middle": GaussianDistribution(mean=[1.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
-        "high": GaussianDistribution(mean=[2.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
-    }
-    return Scenario.from_worlds(worlds, query=summary(mean=["pay", "age"]), source="public_model")
+    return worlds(
+        low=bell([0.0, 0.0], [[1.0, 0.2], [0.2, 2.0]]),
+        middle=bell([1.0, 0.5], [[1.5, 0.0], [0.0, 1.0]]),
+        high=bell([2.0, 0.0], [[1.0, 0.2], [0.2, 2.0]]),
+        query=summary(mean=["pay", "age"]),
+    )
 
 
 @pytest.fixture(scope="session")
 def equal():
     """Distribution `worlds` with two distributions that are one."""
     atoms = np.array([[1.0, 2.0], [3.0, 5.0]])
-    worlds = {
-        "a": FiniteDistribution.uniform(atoms),
-        "b": FiniteDistribution.uniform(np.vstack([atoms, atoms])[::-1]),
-    }
-    return Scenario.from_worlds(worlds, query=summary(mean=["pay", "age"]), source="public_model")
+    twice = np.vstack([atoms, atoms])[::-1]
+    return worlds(a=atoms, b=twice, query=summary(mean=["pay", "age"]))
 
 
 @pytest.fixture(scope="session")
@@ -115,12 +172,8 @@ def bootstrap(table):
 def sampled():
     """Distribution `worlds`, known through draws of two simulators."""
 
-    def world(shift):
-        draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, 2)))
-        return draw.sampled(n_draws=500, seed=6)
-
     query = summary(mean=["pay", "age"]).with_range(Box([-5, -5], [6, 6]))
-    return Scenario.from_worlds({"low": world(0.0), "high": world(0.5)}, query=query)
+    return worlds(low=draws(0.0), high=draws(0.5), query=query)
 
 
 @pytest.fixture(scope="session")
@@ -143,15 +196,3 @@ def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):
         "sphere": certify_release(records, AVERAGE.along(SPHERE), failure_probability=0.1),
         "whole_sphere": certify_release(records, JOINT.along(WholeSphere(dim=2))),
     }
-
-
-@pytest.fixture
-def changed():
-    """The certificate with a statement that a function has changed; the digest follows."""
-
-    def apply(certificate, change, evidence=None):
-        statement = copy.deepcopy(dict(certificate.statement))
-        change(statement)
-        return Certificate(statement=statement, evidence=evidence or certificate.evidence)
-
-    return apply

@@ -37,19 +37,6 @@ def small(gaussian, profile):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bytes_and_back(certificates, kind):
-    evidence = certificates[kind].evidence
-    again = Evidence.from_bytes(evidence.to_bytes())
-    assert again.digest() == evidence.digest()
-    assert again.salt == evidence.salt
-    before, after = parts_of(evidence), parts_of(again)
-    assert before.keys() == after.keys()
-    for name, array in before.items():
-        np.testing.assert_array_equal(array, after[name])
-        assert array.dtype == after[name].dtype
-
-
 def test_what_is_in_it(certificates, records):
     evidence = certificates["records"].evidence
     assert isinstance(evidence.slices.differences, GapTables)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import copy
 import math
 import sys
 
@@ -7,22 +6,29 @@ import attrs
 import mpmath
 import numpy as np
 import pytest
-from tests.certificate.conftest import AVERAGE, CLOSED_FORM, KINDS, PLAN, SPHERE, WORST_GAP
+from tests.certificate.conftest import (
+    AVERAGE,
+    CLOSED_FORM,
+    KINDS,
+    PLAN,
+    SPHERE,
+    WORST_GAP,
+    bell,
+    draws,
+    worlds,
+)
+from tests.certificate.conftest import changed as edited
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.guessing import total_variation_bound
 from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, SIGMA_INT
 from pufferslice.calibration.unsliced import ROUNDING_DELTA
-from pufferslice.certificate import Certificate, certify_release, certify_training, verify
+from pufferslice.certificate import certify_release, certify_training, verify
 from pufferslice.errors import MissingExtraError
 from pufferslice.queries import summary
 from pufferslice.scenario.distributions import (
-    FiniteDistribution,
-    GaussianDistribution,
     GaussianMixture,
 )
-from pufferslice.scenario.scenario import Scenario
-from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 flint = pytest.importorskip("flint", reason="python-flint is not installed")
@@ -36,31 +42,12 @@ TINY = 2.0**-44
 """Far less than `verify` can see, far more than the rounding of evidence of Gaussians."""
 
 
-def edited(certificate, change):
-    statement = copy.deepcopy(dict(certificate.statement))
-    change(statement)
-    return Certificate(statement=statement, evidence=certificate.evidence)
-
-
-def worlds(**distributions):
-    dim = distributions["a"].dim
-    query = summary(mean=["pay", "age"][:dim])
-    return Scenario.from_worlds(distributions, query=query, source="public_model")
-
-
-def bell(mean, cov):
-    return GaussianDistribution(mean=mean, cov=cov)
-
-
 @pytest.fixture(scope="module")
 def atoms():
     """Three distributions of a few atoms, in two coordinates."""
     rng = np.random.default_rng(5)
-    return worlds(
-        a=FiniteDistribution.uniform(rng.normal(size=(5, 2))),
-        b=FiniteDistribution.uniform(rng.normal(size=(3, 2)) + 1),
-        c=FiniteDistribution.uniform(rng.normal(size=(4, 2)) * 2),
-    )
+    first, second, third = (rng.normal(size=(n, 2)) for n in (5, 3, 4))
+    return worlds(a=first, b=second + 1, c=third * 2)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +59,16 @@ def mixtures():
         a=GaussianMixture.weighted([first, second], [0.75, 0.25]),
         b=GaussianMixture.weighted([first, third], [0.5, 0.5]),
     )
+
+
+def claiming(certificate, std=None, **numbers):
+    """The certificate with other numbers in its claim, and maybe another noise."""
+
+    def change(statement):
+        statement["guarantee"].update(numbers)
+        statement["noise"].update({} if std is None else {"std": std})
+
+    return edited(certificate, change)
 
 
 def outcomes(certificate):
@@ -115,8 +112,7 @@ def test_sliced_claims_are_proved(request, profile, prior, claim, options):
         failure_probability=options.get("gamma"),
     )  # fmt: skip
     assert outcomes(certificate)[0] == "proved"
-    lower = claim.epsilon * (1 - 2.0**-30)
-    tighter = edited(certificate, lambda s: s["guarantee"].update(epsilon=lower))
+    tighter = claiming(certificate, epsilon=claim.epsilon * (1 - 2.0**-30))
     assert outcomes(tighter)[0] == "refuted"
 
 
@@ -130,8 +126,7 @@ def test_less_noise_than_verify_can_see_is_refuted(atoms, profile):
     """Directions are a little short of 1, so the noise along them is less than the stated one."""
     short = FiniteProfile.of(profile.directions * (1 - 9e-13))
     certificate = certify_release(atoms, AVERAGE.along(short), method=WORST_GAP)
-    std = certificate.statement["noise"]["std"]
-    less = edited(certificate, lambda s: s["noise"].update(std=std * (1 - 3.2e-12)))
+    less = claiming(certificate, certificate.noise_std * (1 - 3.2e-12))
     assert verify(certificate, rigorous=True).holds
     assert verify(less).holds
     result = verify(less, rigorous=True)
@@ -220,17 +215,13 @@ def test_gaussians_agree_with_mpmath(gaussian):
     assert outcomes(with_unsliced(certificate, epsilon=exact * (1 + TINY)))[1] == "proved"
     assert outcomes(with_unsliced(certificate, epsilon=exact * (1 - TINY)))[1] == "refuted"
     assert outcomes(with_unsliced(certificate, epsilon=exact))[1] == "not covered"
-    assert not attrs.evolve(verify(certificate), proof=prove(edited(
-        certificate, lambda s: s["unsliced"].update(epsilon=exact)
-    ))).holds  # fmt: skip
+    proof = prove(with_unsliced(certificate, epsilon=exact))
+    assert not attrs.evolve(verify(certificate), proof=proof).holds
 
 
 def test_total_variation_of_gaussians_of_one_spread():
     """By hand: means 3 apart, variance 1 + noise."""
-    scenario = worlds(
-        a=GaussianDistribution(mean=[0.0], cov=[[1.0]]),
-        b=GaussianDistribution(mean=[3.0], cov=[[1.0]]),
-    )
+    scenario = worlds(a=bell([0.0], [[1.0]]), b=bell([3.0], [[1.0]]))
     certificate = certify_release(scenario, Guarantee.guess(at_most=0.7), deltas=())
     std = certificate.statement["noise"]["std"]
     exact = math.erf(3 / math.hypot(1, std) / math.sqrt(8)) / 2 + DRAW_DELTA + ROUNDING_DELTA + 0.5
@@ -247,13 +238,8 @@ def test_least_divergence_is_the_inverse_of_the_variation_bound(order, apart):
 
 def without_range(dim):
     """Two distributions known through draws only: some of their mass is left to delta."""
-
-    def draws(shift):
-        draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, dim)))
-        return draw.sampled(n_draws=500, seed=6)
-
     query = summary(mean=["pay", "age"][:dim])
-    return Scenario.from_worlds({"a": draws(0.0), "b": draws(0.5)}, query=query)
+    return worlds(a=draws(0.0, dim), b=draws(0.5, dim), query=query)
 
 
 def test_mass_beyond_the_draws_has_no_divergence_but_a_delta():
@@ -281,29 +267,18 @@ def test_a_delta_below_the_missing_mass_is_not_proved(profile):
     claim = ApproximateGuarantee.average(epsilon=1.0, delta=0.5).along(profile)
     certificate = certify_release(without_range(2), claim, deltas=(), failure_probability=0.1)
     missing = certificate.evidence.slices.missing.max()
-
-    def claimed(delta):
-        stated = {"epsilon": 1e3, "delta": float(delta)}
-        return edited(certificate, lambda s: s["guarantee"].update(stated))
-
-    assert outcomes(claimed(missing * 1.01))[0] == "proved"
-    for share in (1.0, 0.99):
-        assert outcomes(claimed(missing * share))[0] == "not covered"
+    renyi = Guarantee.joint(order=4, epsilon=1e6).to_json()
+    assert outcomes(edited(certificate, lambda s: s.update(guarantee=renyi)))[0] == "not covered"
+    for share, outcome in ((1.01, "proved"), (1.0, "not covered"), (0.99, "not covered")):
+        stated = claiming(certificate, epsilon=1e3, delta=float(missing * share))
+        assert outcomes(stated)[0] == outcome
 
 
 def test_noise_too_small_for_any_epsilon_is_not_proved(atoms, profile):
     claim = ApproximateGuarantee.average(epsilon=1.0, delta=1e-3).along(profile)
     certificate = certify_release(atoms, claim, deltas=())
-
-    def claimed(std):
-        def change(statement):
-            statement["noise"].update(std=std)
-            statement["guarantee"].update(epsilon=1e300)
-
-        return edited(certificate, change)
-
-    assert outcomes(claimed(0.1))[0] == "proved"
-    assert outcomes(claimed(1e-6))[0] == "not covered"
+    for std, outcome in ((0.1, "proved"), (1e-6, "not covered")):
+        assert outcomes(claiming(certificate, std, epsilon=1e300))[0] == outcome
 
 
 def test_epsilons_of_slices_count_only_where_balls_prove_them(atoms, profile):
@@ -333,8 +308,7 @@ def test_noise_with_a_shape_proves_nothing_along_the_whole_sphere(atoms):
 def with_an_equal_pair():
     """Three pairs, one of them of equal distributions."""
     rng = np.random.default_rng(9)
-    first = FiniteDistribution.uniform(rng.normal(size=(5, 2)))
-    second = FiniteDistribution.uniform(rng.normal(size=(3, 2)) + 1)
+    first, second = rng.normal(size=(5, 2)), rng.normal(size=(3, 2)) + 1
     return worlds(a=first, b=second, c=first)
 
 
@@ -349,9 +323,7 @@ def test_a_pair_of_equal_distributions_costs_nothing(profile, claim):
     certificate = certify_release(with_an_equal_pair(), claim, shape="isotropic", deltas=())
     assert certificate.evidence.full.differences.equal.sum() == 1
     assert prove(certificate).outcome == "proved"
-    std = certificate.noise_std
-    less = edited(certificate, lambda s: s["noise"].update(std=std * (1 - 1e-6)))
-    assert outcomes(less)[0] == "refuted"
+    assert outcomes(claiming(certificate, certificate.noise_std * (1 - 1e-6)))[0] == "refuted"
 
 
 def test_equal_distributions_need_no_delta_for_the_grid(profile):
@@ -370,16 +342,8 @@ def test_gaussians_of_one_mean_differ_by_their_spread_alone(variance):
     ratio = (variance + 1) / 2
     exact = math.sqrt((1 / ratio - 1 + math.log(ratio)) / 4)
     exact += (1 + math.exp(0.1)) * (DRAW_DELTA + ROUNDING_DELTA)
-
-    def claimed(delta):
-        def change(statement):
-            statement["noise"].update(std=1.0)
-            statement["guarantee"].update(delta=delta)
-
-        return edited(certificate, change)
-
-    assert outcomes(claimed(exact * (1 + TINY)))[0] == "proved"
-    assert outcomes(claimed(exact * (1 - TINY)))[0] != "proved"
+    assert outcomes(claiming(certificate, 1.0, delta=exact * (1 + TINY)))[0] == "proved"
+    assert outcomes(claiming(certificate, 1.0, delta=exact * (1 - TINY)))[0] != "proved"
 
 
 def test_spreads_that_are_nearly_equal_are_nearly_as_close():
@@ -390,19 +354,14 @@ def test_spreads_that_are_nearly_equal_are_nearly_as_close():
     excess = 2.0**-30 / (2 + 2.0**-30)
     exact = excess / math.sqrt(8) + 2 * (DRAW_DELTA + ROUNDING_DELTA)
     for factor, outcome in ((1 + 1e-4, "proved"), (1 - 1e-4, "not covered")):
-
-        def change(statement, delta=exact * factor):
-            statement["noise"].update(std=1.0)
-            statement["guarantee"].update(delta=delta)
-
-        assert outcomes(edited(certificate, change))[0] == outcome
+        assert outcomes(claiming(certificate, 1.0, delta=exact * factor))[0] == outcome
 
 
 def test_divergences_of_gaussians_end_at_an_order():
     """By hand: of N(0, 4) from N(1, 3), noise included, order 4 is the first without a bound."""
     scenario = worlds(a=bell([0.0], [[3.0]]), b=bell([1.0], [[2.0]]))
     certificate = certify_release(scenario, UNSLICED, shape="isotropic", deltas=())
-    certificate = edited(certificate, lambda s: s["noise"].update(std=1.0))
+    certificate = claiming(certificate, 1.0)
     exact = 3 / 2 + (3 * math.log(3) - 2 * math.log(4)) / 4
     for factor, outcome in ((1 + TINY, "proved"), (1 - TINY, "refuted")):
         assert outcomes(with_unsliced(certificate, order=3.0, epsilon=exact * factor))[1] == outcome
@@ -417,10 +376,8 @@ def test_noise_below_the_rounding_of_a_singular_spread_proves_nothing():
     )
     certificate = certify_release(scenario, Guarantee.guess(at_most=0.9), deltas=())
     assert outcomes(certificate)[0] == "proved"
-    less = edited(certificate, lambda s: s["noise"].update(std=1e-9))
     for guess in (0.9, 1 - 2.0**-53):
-        stated = edited(less, lambda s, guess=guess: s["guarantee"].update(at_most=guess))
-        assert outcomes(stated)[0] == "not covered"
+        assert outcomes(claiming(certificate, 1e-9, at_most=guess))[0] == "not covered"
 
 
 def test_a_guess_below_what_the_noise_itself_adds_is_not_proved(gaussian):

@@ -13,9 +13,8 @@ import pytest
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import hyp1f1
-from tests.json_edits import put
+from tests.certificate.conftest import CLOSED_FORM, WORST_GAP, bell, stating, worlds
 
-from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import certify_release, spent, under_scenario, verify
 from pufferslice.certificate.evidence import Evidence
@@ -23,7 +22,6 @@ from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
-    GaussianDistribution,
     SampledDistribution,
 )
 from pufferslice.scenario.priors import Bootstrap
@@ -40,39 +38,39 @@ JOINT = Guarantee.joint(order=4, epsilon=1.0)
 AVERAGE = Guarantee.average(order=4, epsilon=1.0)
 LOOSE = {notion: ApproximateGuarantee(notion=notion, epsilon=1.0, delta=0.05)
          for notion in ("average", "joint")}  # fmt: skip
-WORST_GAP = Method(rule="tight", envelope="worst_gap")
-CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
 RANGE = Box([-4, -4], [4, 4])
 QUERY = summary(mean=["x", "y"])
 CLIPPED = QUERY.with_range(RANGE)
 PROFILE = FiniteProfile.uniform(dim=2, n_directions=5, seed=2)
 
 
-def simulated(shift):
-    return OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 0.5, size=(n, 2)))
+def simulated(shift, n_draws=1500, seed=3, dim=2):
+    draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 0.5, size=(n, dim)))
+    return draw.sampled(n_draws=n_draws, seed=seed)
 
 
-def worlds(n_draws, query=CLIPPED, seed=3, shift=0.4):
-    made = {name: simulated(s).sampled(n_draws=n_draws, seed=seed)
-            for name, s in (("low", 0.0), ("high", shift))}  # fmt: skip
-    return Scenario.from_worlds(made, query=query)
+def sampled_worlds(n_draws=1500, query=CLIPPED, shift=0.4):
+    return worlds(low=simulated(0.0, n_draws), high=simulated(shift, n_draws), query=query)
+
+
+def certified(scenario, target, profile=PROFILE, **options):
+    options = {"failure_probability": 0.05, **options}
+    return certify_release(scenario, target.along(profile), **options)
 
 
 @pytest.fixture(scope="module")
 def sampled():
-    return worlds(1500)
+    return sampled_worlds()
 
 
 @pytest.fixture(scope="module")
 def srpp(sampled):
-    return certify_release(sampled, JOINT.along(PROFILE), failure_probability=0.05)
+    return certified(sampled, JOINT)
 
 
 @pytest.fixture(scope="module")
 def loose():
-    return certify_release(
-        worlds(1500, QUERY), LOOSE["joint"].along(PROFILE), failure_probability=0.05
-    )
+    return certified(sampled_worlds(query=QUERY), LOOSE["joint"])
 
 
 class TestBothClaims:
@@ -80,9 +78,7 @@ class TestBothClaims:
     @pytest.mark.parametrize("method", [None, WORST_GAP, CLOSED_FORM])
     @pytest.mark.parametrize("target", [JOINT, AVERAGE], ids=str)
     def test_srpp(self, sampled, target, method, band):
-        certificate = certify_release(
-            sampled, target.along(PROFILE), failure_probability=0.05, band=band, method=method
-        )
+        certificate = certified(sampled, target, band=band, method=method)
         assert verify(certificate).holds
         assert certificate.spent <= target.epsilon
         statement = certificate.statement
@@ -98,12 +94,7 @@ class TestBothClaims:
     @pytest.mark.parametrize("query", [QUERY, CLIPPED])
     @pytest.mark.parametrize("notion", ["joint", "average"])
     def test_epsilon_delta(self, notion, query, method):
-        certificate = certify_release(
-            worlds(1500, query),
-            LOOSE[notion].along(PROFILE),
-            failure_probability=0.05,
-            method=method,
-        )
+        certificate = certified(sampled_worlds(query=query), LOOSE[notion], method=method)
         assert verify(certificate).holds
         assert certificate.guarantee == LOOSE[notion]
         assert certificate.spent <= 1
@@ -111,6 +102,11 @@ class TestBothClaims:
         missing = band_ranks(1500, 0.05 / 10, "order_statistics").missing
         assert certificate.statement["sampling"]["delta_of_tails"] == pytest.approx(missing)
         assert (certificate.unsliced_epsilon is None) == (query is QUERY)
+
+    def test_a_failure_probability_of_numpy(self, sampled):
+        narrow = np.float32(0.05)
+        certificate = certified(sampled, JOINT, failure_probability=narrow)
+        assert certificate.statement["failure_probability"] == float(narrow)
 
     def test_the_unsliced_bound_is_the_diameter(self, srpp):
         diameter = 8 * math.sqrt(2)
@@ -120,11 +116,7 @@ class TestBothClaims:
         assert srpp.statement["unsliced"]["from"] == "the diameter of the public range"
 
     def test_the_diameter_follows_the_scales(self):
-        scaled = certify_release(
-            worlds(1500, CLIPPED.with_scales([2, 4])),
-            JOINT.along(PROFILE),
-            failure_probability=0.05,
-        )
+        scaled = certified(sampled_worlds(query=CLIPPED.with_scales([2, 4])), JOINT)
         expected = 4 * (4**2 + 2**2) / (2 * scaled.noise_std**2)
         assert scaled.unsliced_epsilon == pytest.approx(expected, rel=1e-9)
 
@@ -136,22 +128,11 @@ class TestBothClaims:
     @pytest.mark.parametrize("high", [4.0, 1.0])
     def test_tails_on_the_line_count_at_the_range_in_the_unsliced_bound(self, high):
         """Where delta holds the tails of the claim, a range still bounds the whole output."""
-        draws = {
-            name: OutputSimulator(
-                draw_outputs=lambda rng, n, s=shift: rng.normal(s, 0.5, size=(n, 1))
-            ).sampled(n_draws=1500, seed=3)
-            for name, shift in (("low", 0.0), ("high", 0.4))
-        }
         query = summary(mean=["x"]).with_range(Box([-4], [high]))
-        certificate = certify_release(
-            Scenario.from_worlds(draws, query=query),
-            LOOSE["joint"].along(LINE),
-            failure_probability=0.05,
-        )
-        tables, missing = (
-            certificate.evidence.slices.differences,
-            certificate.evidence.slices.missing[0],
-        )
+        sides = {name: simulated(shift, dim=1) for name, shift in (("low", 0.0), ("high", 0.4))}
+        certificate = certified(worlds(**sides, query=query), LOOSE["joint"], LINE)
+        slices = certificate.evidence.slices
+        tables, missing = slices.differences, slices.missing[0]
         assert 0 < missing < 0.05
         rate = 1 / certificate.noise_std**2  # of order 2
         gaps = tables.masses @ np.exp(rate * tables.gaps**2)
@@ -191,31 +172,23 @@ class TestBothClaims:
 
     def test_unsliced_claims_need_a_range(self):
         with pytest.raises(ScenarioError, match="without a public range"):
-            certify_release(
-                worlds(1500, QUERY),
-                Guarantee.unsliced(order=4, epsilon=1.0),
-                failure_probability=0.05,
-            )
+            certified(sampled_worlds(query=QUERY), Guarantee.unsliced(order=4, epsilon=1.0))
 
     def test_tails_of_data_are_not_told(self):
         """How much of delta the tails take would give the number of rows away."""
         rng = np.random.default_rng(1)
         table = pa.table({"s": ["a", "b"] * 1000, "x": rng.normal(size=2000)})
         scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))  # noqa: S106
-        certificate = certify_release(
-            scenario.with_sampled_priors(), LOOSE["joint"].along(LINE), failure_probability=0.05
-        )
+        certificate = certified(scenario.with_sampled_priors(), LOOSE["joint"], LINE)
         assert certificate.statement["sampling"]["delta_of_tails"] is None
         assert certificate.evidence.confidential["n_samples"] == {"table": {"a": 1000, "b": 1000}}
         assert "1000" not in str(certificate)
 
     def test_more_samples_need_less_noise(self, srpp):
-        many = certify_release(worlds(60_000), JOINT.along(PROFILE), failure_probability=0.05)
+        many = certified(sampled_worlds(60_000), JOINT)
         assert many.noise_std < srpp.noise_std
-        assert (
-            many.statement["sampling"]["noise_shares"]["distribution"]
-            > srpp.statement["sampling"]["noise_shares"]["distribution"]
-        )
+        shares = [c.statement["sampling"]["noise_shares"]["distribution"] for c in (many, srpp)]
+        assert shares[0] > shares[1]
 
 
 class TestSoundness:
@@ -237,32 +210,21 @@ class TestSoundness:
             "tied": (stats.bernoulli(0.02), stats.bernoulli(0.1)),
         }
         pair = pairs[name]
-        low, high = (
-            min(distribution.support()[0] for distribution in pair),
-            max(distribution.support()[1] for distribution in pair),
-        )
-        query = summary(mean=["x"]).with_range(Box([low], [high]))
+        lows, highs = zip(*(distribution.support() for distribution in pair), strict=True)
+        query = summary(mean=["x"]).with_range(Box([min(lows)], [max(highs)]))
         levels = (np.arange(100_000) + 0.5) / 100_000
-        true = Scenario.from_worlds(
-            {
-                s: FiniteDistribution.uniform(distribution.ppf(levels)[:, None])
-                for s, distribution in zip("ab", pair, strict=True)
-            },
-            query=query,
-        )
+        a, b = (distribution.ppf(levels)[:, None] for distribution in pair)
+        true = worlds(a=a, b=b, query=query)
         needed = certify_release(true, JOINT.along(LINE)).noise_std * (1 - 1e-6)
         below = np.zeros(2, dtype=int)
         for _ in range(self.N_RUNS):
             drawn = {s: distribution.rvs((300, 1), random_state=rng).astype(float)
                      for s, distribution in zip("ab", pair, strict=True)}  # fmt: skip
-            distributions = {s: SampledDistribution(outputs=x) for s, x in drawn.items()}
-            scenario = Scenario.from_worlds(distributions, query=query)
-            found = certify_release(scenario, JOINT.along(LINE), failure_probability=self.FAILURE)
-            plain = Scenario.from_worlds(
-                {s: FiniteDistribution.uniform(x) for s, x in drawn.items()}, query=query
-            )
-            below += [found.noise_std < needed,
-                      certify_release(plain, JOINT.along(LINE)).noise_std < needed]  # fmt: skip
+            sides = {s: SampledDistribution(outputs=x) for s, x in drawn.items()}
+            scenario = worlds(**sides, query=query)
+            found = certified(scenario, JOINT, LINE, failure_probability=self.FAILURE)
+            plain = certify_release(worlds(**drawn, query=query), JOINT.along(LINE))
+            below += [found.noise_std < needed, plain.noise_std < needed]
         room = 5 * math.sqrt(self.N_RUNS * self.FAILURE * (1 - self.FAILURE))
         assert below[0] <= self.N_RUNS * self.FAILURE + room
         assert below[0] == 0
@@ -272,12 +234,9 @@ class TestSoundness:
     def test_rare_mass_is_inside_delta(self, rng):
         """True delta of the second claim, by quadrature, with an atom that no sample may show."""
         target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
-        distributions = {
-            "a": SampledDistribution(outputs=rng.normal(size=(1200, 1))),
-            "b": SampledDistribution(outputs=rng.normal(0.3, 1.0, size=(1200, 1))),
-        }
-        scenario = Scenario.from_worlds(distributions, query=summary(mean=["x"]))
-        certificate = certify_release(scenario, target.along(LINE), failure_probability=0.05)
+        drawn = (rng.normal(mean, 1.0, size=(1200, 1)) for mean in (0.0, 0.3))
+        a, b = (SampledDistribution(outputs=outputs) for outputs in drawn)
+        certificate = certified(worlds(a=a, b=b), target, LINE)
         rare = 1e-3
         std = math.hypot(certificate.noise_std, 1)
 
@@ -319,17 +278,14 @@ class TestSoundness:
                 np.maximum(0, a - math.exp(0.5) * b).sum() * step for a, b in ((p, q), (q, p))
             )
 
-        query, too_small, half = summary(mean=["x"]), 0, 0
+        too_small = half = 0
         for _ in range(25):
-            distributions = {
-                s: SampledDistribution(outputs=rng.choice(atoms, size=(400, 1), p=p))
-                for s, p in (("a", first), ("b", second))
-            }
-            scenario = Scenario.from_worlds(distributions, query=query)
+            a, b = (
+                SampledDistribution(outputs=rng.choice(atoms, size=(400, 1), p=p))
+                for p in (first, second)
+            )
             try:
-                noise = certify_release(
-                    scenario, target.along(LINE), failure_probability=0.2
-                ).noise_std
+                noise = certified(worlds(a=a, b=b), target, LINE, failure_probability=0.2).noise_std
             except CalibrationError:
                 # All covered gaps are 0: no noise is asked for, and the rare mass is below delta.
                 assert name == "rare"
@@ -341,33 +297,23 @@ class TestSoundness:
 
     def test_no_union_over_instances(self, sampled, srpp):
         """Twelve pairs that look alike do not pay for their number, only for the worst of them."""
-        one = simulated(0.0).sampled(n_draws=1500, seed=3)
-        other = simulated(0.4).sampled(n_draws=1500, seed=3)
-        many = Scenario.from_worlds({"low": one, "high": other, "low 2": one}, query=CLIPPED)
+        one, other = simulated(0.0), simulated(0.4)
+        many = worlds(**{"low": one, "high": other, "low 2": one}, query=CLIPPED)
         pairs = many.pairs
         only = attrs.evolve(many, pairs=tuple(p for p in pairs if set(p) == {"low", "high"}))
-        found = certify_release(only, JOINT.along(PROFILE), failure_probability=0.05)
-        assert found.noise_std == srpp.noise_std
+        assert certified(only, JOINT).noise_std == srpp.noise_std
 
 
 class TestSphere:
     """Point masses at distance 3 in R^9, range a ball of diameter 3: closed forms on the sphere."""
 
-    SHIFT = 3.0
-    AT = np.zeros(9)
     QUERY9 = summary(mean=[f"x{i}" for i in range(9)]).with_range(Ball([0.0] * 9, 1.5))
-
-    def scenario(self):
-        points = {name: np.eye(9)[:1] * x for name, x in (("a", -1.5), ("b", 1.5))}
-        distributions = {name: FiniteDistribution.uniform(point) for name, point in points.items()}
-        return Scenario.from_worlds(distributions, query=self.QUERY9)
+    SCENARIO = worlds(a=np.eye(9)[:1] * -1.5, b=np.eye(9)[:1] * 1.5, query=QUERY9)
 
     def certified(self, notion, n_directions, seed=1, method=None):
         profile = SampledSphere.draw(dim=9, n_directions=n_directions, seed=seed)
         target = Guarantee(notion=notion, order=4, epsilon=1.0)
-        return certify_release(
-            self.scenario(), target.along(profile), failure_probability=0.05, method=method
-        )
+        return certified(self.SCENARIO, target, profile, method=method)
 
     @pytest.mark.parametrize("method", [None, WORST_GAP, CLOSED_FORM])
     def test_the_average_term_by_hand(self, method):
@@ -421,12 +367,12 @@ class TestSphere:
 
     def test_sampled_distributions_take_half_of_the_failure_probability(self):
         sphere = SampledSphere.draw(dim=2, n_directions=300, seed=1)
-        certificate = certify_release(worlds(1500), AVERAGE.along(sphere), failure_probability=0.05)
+        certificate = certified(sampled_worlds(), AVERAGE, sphere)
         evidence = certificate.evidence
         assert evidence.slices.sphere.halfwidth == dkw_halfwidth(300, 0.025)
         assert evidence.confidence.band_probability(300) == pytest.approx(0.05 / 4 / 300)
         finite = FiniteProfile.of(sphere.directions)
-        same = certify_release(worlds(1500), AVERAGE.along(finite), failure_probability=0.025)
+        same = certified(sampled_worlds(), AVERAGE, finite, failure_probability=0.025)
         term = 2 * 128 * dkw_halfwidth(300, 0.025) / certificate.noise_std**2
         costs = spent(same, noise_std=certificate.noise_std).epsilon
         assert costs + term == pytest.approx(1, rel=1e-9)
@@ -445,111 +391,69 @@ class TestSphere:
         assert drawn.digest() != FiniteProfile.of(drawn.directions).digest()
 
 
-def worlds_of_points(query):
-    distributions = {
-        name: FiniteDistribution.uniform([[x, 0.0]]) for name, x in (("a", 0.0), ("b", 1.0))
-    }
-    return Scenario.from_worlds(distributions, query=query)
-
-
-def gaussian_worlds():
-    distributions = {
-        s: GaussianDistribution(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1.0))
-    }
-    return Scenario.from_worlds(distributions, query=QUERY)
-
-
 SPHERE = SampledSphere.draw(dim=2, n_directions=20, seed=1)
-REFUSALS = {
-    "no failure probability": (
-        lambda: certify_release(worlds(1500), JOINT.along(PROFILE)),
-        (ArgumentError, "sampled priors need failure_probability"),
-    ),
-    "nothing can fail": (
-        lambda: failing(worlds_of_points(QUERY), JOINT.along(PROFILE)),
-        (ArgumentError, "failure_probability"),
-    ),
-    "not a probability": (
-        lambda: failing(worlds(1500), JOINT.along(PROFILE), failure_probability=math.nan),
-        (ArgumentError, "failure_probability"),
-    ),
-    "band": (
-        lambda: failing(worlds(1500), JOINT.along(PROFILE), band="bootstrap"),
-        (ArgumentError, "band"),
-    ),
-    "no range": (
-        lambda: failing(worlds(1500, QUERY), JOINT.along(PROFILE)),
-        (ScenarioError, r"with_range.*epsilon-delta"),
-    ),
-    "few samples": (
-        lambda: failing(worlds(12), JOINT.along(PROFILE)),
-        (CalibrationError, r"12 of a distribution.*at least (\d+)"),
-    ),
-    "closed form": (
-        lambda: failing(worlds(1500), LOOSE["joint"].along(PROFILE), method=CLOSED_FORM),
-        (ArgumentError, "rule 'tight'"),
-    ),
-    "gaussian": (
-        lambda: certify_release(gaussian_worlds(), LOOSE["joint"].along(PROFILE)),
-        (ArgumentError, "Gaussian priors"),
-    ),
-    "sphere without failure probability": (
-        lambda: certify_release(worlds_of_points(CLIPPED), JOINT.along(SPHERE)),
-        (ArgumentError, "failure_probability"),
-    ),
-    "sphere without range": (
-        lambda: failing(worlds_of_points(QUERY), JOINT.along(SPHERE)),
-        (ScenarioError, "public range"),
-    ),
-    "sphere and delta": (
-        lambda: failing(worlds_of_points(CLIPPED), LOOSE["joint"].along(SPHERE)),
-        (ArgumentError, "FiniteProfile"),
-    ),
-    "sphere and gaussian": (
-        lambda: failing(gaussian_worlds(), JOINT.along(SPHERE)),
-        (ScenarioError, "FiniteProfile"),
-    ),
-    "no profile": (
-        lambda: certify_release(worlds_of_points(CLIPPED), JOINT),
-        (ArgumentError, "profile"),
-    ),
-    "groups are not a samples": (
-        lambda: Scenario.from_groups(
-            pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]}),
-            secret="s",  # noqa: S106
-            query=summary(mean=["x"]),
-        ).with_sampled_priors(),
-        (ScenarioError, "not a sample"),
-    ),
-    "sampled twice": (lambda: worlds(1500).with_sampled_priors(), (ScenarioError, "draws")),
-    "weighted atoms": (
-        lambda: Scenario.from_worlds(
-            {s: FiniteDistribution.weighted([[0.0], [1.0]], [0.25, 0.75]) for s in "ab"},
-            query=summary(mean=["x"]),
-        ).with_sampled_priors(),
-        (ScenarioError, "weighted atoms"),
-    ),
-}
+SAMPLED = sampled_worlds()
+POINTS, IN_RANGE = (worlds(a=[[0.0, 0.0]], b=[[1.0, 0.0]], query=q) for q in (QUERY, CLIPPED))
+GAUSSIANS = worlds(a=bell([0.0, 0.0], np.eye(2)), b=bell([1.0, 0.0], np.eye(2)))
+GROUPS = Scenario.from_groups(
+    pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]}),
+    secret="s",  # noqa: S106
+    query=summary(mean=["x"]),
+)
+WEIGHTED = FiniteDistribution.weighted([[0.0], [1.0]], [0.25, 0.75])
+CERTAIN = {"failure_probability": None}
 
 
-def failing(scenario, target, failure_probability=0.05, **options):
-    return certify_release(scenario, target, failure_probability=failure_probability, **options)
-
-
-@pytest.mark.parametrize("name", REFUSALS)
-def test_refusals(name):
-    call, (error, match) = REFUSALS[name]
+@pytest.mark.parametrize(
+    ("scenario", "target", "profile", "options", "error", "match"),
+    [
+        (SAMPLED, JOINT, PROFILE, CERTAIN, ArgumentError, "sampled priors need failure_prob"),
+        (SAMPLED, JOINT, PROFILE, {"failure_probability": math.nan}, ArgumentError, "failure_prob"),
+        (SAMPLED, JOINT, PROFILE, {"band": "bootstrap"}, ArgumentError, "band"),
+        (SAMPLED, LOOSE["joint"], PROFILE, {"method": CLOSED_FORM}, ArgumentError, "rule 'tight'"),
+        (sampled_worlds(query=QUERY), JOINT, PROFILE, {}, ScenarioError, "with_range.*epsilon-del"),
+        (
+            sampled_worlds(12),
+            JOINT,
+            PROFILE,
+            {},
+            CalibrationError,
+            r"12 of a .*at least (\d+)",
+        ),
+        (POINTS, JOINT, PROFILE, {}, ArgumentError, "failure_probability"),
+        (POINTS, JOINT, SPHERE, {}, ScenarioError, "public range"),
+        (IN_RANGE, JOINT, SPHERE, CERTAIN, ArgumentError, "failure_probability"),
+        (IN_RANGE, LOOSE["joint"], SPHERE, {}, ArgumentError, "FiniteProfile"),
+        (IN_RANGE, JOINT, None, CERTAIN, ArgumentError, "profile"),
+        (GAUSSIANS, LOOSE["joint"], PROFILE, CERTAIN, ArgumentError, "Gaussian priors"),
+        (GAUSSIANS, JOINT, SPHERE, {}, ScenarioError, "FiniteProfile"),
+    ],
+)
+def test_refusals(scenario, target, profile, options, error, match):
     with pytest.raises(error, match=match):
-        call()
+        certified(scenario, target, profile, **options)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "match"),
+    [
+        (GROUPS, "not a sample"),
+        (SAMPLED, "draws"),
+        (worlds(a=WEIGHTED, b=WEIGHTED), "weighted atoms"),
+    ],
+)
+def test_priors_that_are_no_samples(scenario, match):
+    with pytest.raises(ScenarioError, match=match):
+        scenario.with_sampled_priors()
 
 
 def test_too_few_samples_for_delta_and_the_number_that_is_named_is_enough():
     target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
     with pytest.raises(CalibrationError, match="too few samples: the bands leave out") as error:
-        failing(worlds(900, QUERY), target.along(PROFILE))
+        certified(sampled_worlds(900, QUERY), target)
     needed = int(str(error.value).split("About ")[1].split()[0])
     assert 1500 < needed < 10_000
-    enough = failing(worlds(needed, QUERY), target.along(PROFILE))
+    enough = certified(sampled_worlds(needed, QUERY), target)
     assert enough.evidence.slices.missing.max() <= 0.0051
 
 
@@ -563,7 +467,7 @@ def test_bootstrap_replicates_sample_the_bootstrap_distribution(table):
     ).with_sampled_priors()
     assert "declared" not in scenario.priors[0].origin
     assert scenario.priors[0].origin.endswith("which is known only through them")
-    assert verify(certify_release(scenario, JOINT.along(LINE), failure_probability=0.05)).holds
+    assert verify(certified(scenario, JOINT, LINE)).holds
 
 
 @pytest.fixture(scope="module")
@@ -598,27 +502,19 @@ class TestBinned:
     @pytest.mark.parametrize("target", [JOINT, LOOSE["average"]], ids=str)
     def test_sampled(self, rows, target):
         scenarios = (self.kept(rows), self.streamed(rows))
-        exact, binned = (
-            certify_release(
-                s.with_sampled_priors(), target.along(PROFILE), failure_probability=0.05
-            )
-            for s in scenarios
-        )
+        exact, binned = (certified(s.with_sampled_priors(), target) for s in scenarios)
         assert exact.noise_std * (1 - 1e-9) <= binned.noise_std <= exact.noise_std * 1.05
         assert verify(binned).holds
 
     def test_sphere(self, rows):
         sphere = SampledSphere.draw(dim=2, n_directions=50, seed=1)
-        found = certify_release(
-            self.streamed(rows, sphere), AVERAGE.along(sphere), failure_probability=0.05
-        )
-        assert verify(found).holds
+        assert verify(certified(self.streamed(rows, sphere), AVERAGE, sphere)).holds
 
     def test_another_profile_is_refused(self, rows):
         scenario = self.streamed(rows).with_sampled_priors()
         other = FiniteProfile.uniform(dim=2, n_directions=5, seed=9)
         with pytest.raises(ScenarioError, match="scan them with this profile"):
-            certify_release(scenario, JOINT.along(other), failure_probability=0.05)
+            certified(scenario, JOINT, other)
 
     def test_kinds_of_distribution_do_not_mix(self, rows):
         kept, streamed = self.kept(rows), self.streamed(rows)
@@ -644,32 +540,19 @@ class TestVerification:
         ],
     )
     def test_edited_statements_are_refuted(self, loose, path, value):
-        statement = put(loose.statement, path, value)
-        assert not verify(attrs.evolve(loose, statement=statement)).holds
+        assert not verify(stating(loose, path, value)).holds
 
     def test_half_the_noise_is_refuted(self, srpp):
-        statement = put(srpp.statement, ("noise", "std"), srpp.noise_std / 2)
-        verification = verify(attrs.evolve(srpp, statement=statement))
-        assert "more than the claim's" in verification.problems[0]
+        half = stating(srpp, ("noise", "std"), srpp.noise_std / 2)
+        assert "more than the claim's" in verify(half).problems[0]
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (
-                {
-                    "confidential": {
-                        "distributions_digest": "0" * 64,
-                        "n_samples": {"declared": {"low": 9000, "high": 9000}},
-                    }
-                },
-                "levels",
-            ),
-            ({"confidence": None}, "kind of priors"),
-        ],
-    )
-    def test_evidence_that_does_not_fit_itself(self, loose, srpp, change, message):
-        with pytest.raises(CertificateError, match=message):
-            attrs.evolve(loose.evidence, **change).check()
+    def test_evidence_that_does_not_fit_itself(self, loose, srpp):
+        few = {"low": 9000, "high": 9000}
+        confidential = {"distributions_digest": "0" * 64, "n_samples": {"declared": few}}
+        with pytest.raises(CertificateError, match="levels"):
+            attrs.evolve(loose.evidence, confidential=confidential).check()
+        with pytest.raises(CertificateError, match="kind of priors"):
+            attrs.evolve(loose.evidence, confidence=None).check()
         slices = attrs.evolve(loose.evidence.slices, plain=None)
         with pytest.raises(CertificateError, match="kind of priors"):
             attrs.evolve(loose.evidence, slices=slices).check()
@@ -696,13 +579,9 @@ class TestSpent:
             spent(loose, noise_std=1e-9)
 
     def test_under_another_scenario(self, srpp):
-        closer = under_scenario(srpp, worlds(1500, shift=0.1))
+        closer = under_scenario(srpp, sampled_worlds(shift=0.1))
         assert spent(closer).epsilon < 1
-        distributions = {
-            name: FiniteDistribution.uniform([[x, 0.0]])
-            for name, x in (("low", 0.0), ("high", 1.0))
-        }
-        exact = Scenario.from_worlds(distributions, query=CLIPPED)
+        exact = worlds(low=[[0.0, 0.0]], high=[[1.0, 0.0]], query=CLIPPED)
         with pytest.raises(ArgumentError, match="both by samples or neither"):
             under_scenario(srpp, exact)
 

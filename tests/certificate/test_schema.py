@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from tests.certificate.conftest import KINDS, PLAN
+from tests.certificate.conftest import KINDS, PLAN, worlds
 from tests.json_edits import edited, inner, put
 
 from pufferslice.audit import Audit, Inference, Verdict
@@ -32,7 +32,6 @@ from pufferslice.queries import Ball, summary
 from pufferslice.releases import Release
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
 from pufferslice.releases.release import VERSION as RELEASE_VERSION
-from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -255,12 +254,8 @@ def test_the_path_of_the_wrong_field_is_named_and_no_value(certificates, path, c
     ],
 )
 def test_a_statement_that_contradicts_itself_needs_no_evidence(certificates, kind, rule, change):
-    if kind == "guess":
-        sides = {name: FiniteDistribution.uniform([[x]]) for name, x in (("a", 0.0), ("b", 1.0))}
-        worlds = Scenario.from_worlds(sides, query=summary(mean=["x"]))
-        certificate = certify_release(worlds, Guarantee.guess(at_most=0.6))
-    else:
-        certificate = certificates[kind]
+    guess = certify_release(worlds(a=[[0.0]], b=[[1.0]]), Guarantee.guess(at_most=0.6))
+    certificate = {**certificates, "guess": guess}[kind]
     statement = json.loads(json.dumps(dict(certificate.statement)))
     check_statement(statement)
     change(statement)

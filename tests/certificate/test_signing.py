@@ -3,8 +3,15 @@ import json
 
 import attrs
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from tests.certificate.conftest import changed
 
 from pufferslice.certificate import new_key_pair, sign, verify
 from pufferslice.certificate.signing import signature_problem
@@ -19,20 +26,6 @@ def keys():
 @pytest.fixture
 def signed(certificates, keys):
     return sign(certificates["records"], keys[0])
-
-
-@pytest.fixture(scope="session")
-def rsa_keys():
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return private, public
 
 
 def test_the_right_key(signed, keys):
@@ -62,7 +55,7 @@ def test_no_signature(certificates, keys):
     assert verification.problems == ("the certificate carries no signature",)
 
 
-def test_a_tampered_statement(signed, keys, changed):
+def test_a_tampered_statement(signed, keys):
     other = changed(signed, lambda s: s["earlier_releases"].append("ab" * 32))
     other = attrs.evolve(other, signature=signed.signature)
     assert verify(other).holds
@@ -96,7 +89,7 @@ def test_whoever_has_only_the_statement_can_still_check_the_signature(signed, ke
     assert verification.signed
 
 
-def test_a_good_signature_under_a_false_claim(certificates, keys, changed):
+def test_a_good_signature_under_a_false_claim(certificates, keys):
     false = sign(
         changed(certificates["records"], lambda s: s["guarantee"].update(epsilon=0.5)), keys[0]
     )
@@ -113,8 +106,10 @@ def test_garbage_is_no_key(signed, garbage):
         verify(signed, public_key=garbage)
 
 
-def test_an_rsa_key(signed, rsa_keys):
-    private, public = rsa_keys
+def test_an_rsa_key(signed):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(CertificateError, match="private key must be Ed25519, got RSA"):
         sign(signed, private)
     with pytest.raises(CertificateError, match="public key must be Ed25519, got RSA"):
@@ -122,5 +117,5 @@ def test_an_rsa_key(signed, rsa_keys):
 
 
 def test_the_private_key_is_nowhere(signed, keys):
-    raw = serialization.load_pem_private_key(keys[0], password=None).private_bytes_raw()
+    raw = load_pem_private_key(keys[0], password=None).private_bytes_raw()
     assert raw.hex() not in json.dumps(signed.to_json())

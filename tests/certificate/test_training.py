@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of training runs, and what composes."""
+"""Certificates of training runs: what composes, and what the replacement of one record gets."""
 
-import copy
 import math
 
 import attrs
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
-from tests.json_edits import inner, put
+from tests.certificate.conftest import changed, changes, stating, worlds
 
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
 from pufferslice.calibration.guarantee import Guarantee
@@ -17,7 +18,14 @@ from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.composition import compose
 from pufferslice.certificate.schema import json_schemas
 from pufferslice.certificate.sweep import stated_variation, what_if_training
-from pufferslice.certificate.training import certify_training, secret_epsilon
+from pufferslice.certificate.training import (
+    certify_training,
+    epsilon_at,
+    record_accountant,
+    record_cost,
+    record_epsilon,
+    secret_epsilon,
+)
 from pufferslice.certificate.verify import UNCHECKED_TRAINING
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
@@ -41,15 +49,13 @@ from pufferslice.learning import (
     run_cost,
 )
 from pufferslice.learning.plan import HYPOTHESES
-from pufferslice.queries import summary
-from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 RANDOM = binomial(n_records=100, mismatch_probability=0.05)
 CUT = from_pmf([0.7, 0.2, 0.1 - 1e-6, 1e-6]).truncated(tail_probability=2e-6)
 SIMULATED = mostly_at_most(6, tail_probability=2e-6, failure_probability=0.01)
 COIN = from_pmf([0.5, 0.5])
+RENYI = Guarantee.unsliced(order=4, epsilon=1.0)
 TEN = WithoutReplacement(n_records=100, batch_size=10)
 POISSON = Poisson(n_records=100, rate=0.1)
 LAYERS = LayerClipping(names=("a", "b"), norms=(1.0, 0.5), sizes=(3, 9), allocation="equal")
@@ -65,6 +71,17 @@ def planned(**changes):
         "order": 4,
     }
     return plan_with_noise(**{**fields, **changes})
+
+
+def planned_for(target, **changes):
+    fields = {
+        "differing": CUT,
+        "sampling": TEN,
+        "clip_norm": 1.0,
+        "n_steps": 5,
+        "accountant": LogMoment(),
+    }
+    return plan_training(target=target, **{**fields, **changes})
 
 
 def certified(data="people 2024", deltas=(1e-5,), **changes):
@@ -178,37 +195,10 @@ def test_mean_square_never_becomes_epsilon_delta():
         assert one.guarantee.notion == "average_over_batches"
         assert "average-over-batches" in one.statement["limits"]
         assert "implies no SRPP" in str(one)
-    statement = copy.deepcopy(dict(certificate.statement))
-    statement["views"] = certified(differing=exactly(5)).statement["views"]
-    assert not verify(Certificate(statement=statement, evidence=None)).holds
+    views = certified(differing=exactly(5)).statement["views"]
+    assert not verify(stating(certificate, ("views",), views)).holds
     assert certificate.guarantee.epsilon == pytest.approx(0.170454545454545, rel=1e-12)
     assert both.guarantee.epsilon == pytest.approx(2 * 0.170454545454545, rel=1e-12)
-
-
-def others(value):
-    if isinstance(value, dict):
-        return [{**value, "more": 1}, *({k: v for k, v in value.items() if k != g} for g in value)]
-    if isinstance(value, list):
-        return [
-            [*value, *(value[-1:] or ["x"])],
-            *(value[:k] + value[k + 1 :] for k in range(len(value))),
-        ]
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, str):
-        return [value + "x", ""]
-    if isinstance(value, int):
-        return [value + 1, value - 1]
-    return [value * 1.001, value * 0.999, -value, None]
-
-
-def changes(statement):
-    """Every field changed in turn: values, items and keys dropped and added."""
-    for path, value in inner(dict(statement)):
-        for other in others(value) if path else []:
-            changed = put(statement, path, other)
-            if changed != statement:
-                yield path, changed
 
 
 def is_costless(path):
@@ -275,13 +265,11 @@ class TestTails:
         n_steps = 4
         whole = binomial(n_records=n_records, mismatch_probability=abs(shares[0] - shares[1]))
         cut = whole.truncated(tail_probability=tail)
-        plan = plan_with_noise(
+        plan = planned(
             differing=cut,
             sampling=Poisson(n_records=n_records, rate=1.0),
-            clip_norm=1.0,
             noise_multipliers=np.full(n_steps, multiplier),
             accountant=WorstCase(),
-            order=4,
         )
         delta = tail + 0.01
         epsilon = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
@@ -354,13 +342,8 @@ class TestTails:
     @pytest.mark.parametrize("differing", [exactly(5), CUT, SIMULATED, RANDOM])
     def test_plans_for_epsilon_and_delta(self, accountant, differing):
         target = Guarantee.epsilon_delta(2.0, 1e-5)
-        plan = plan_training(
-            differing=differing,
-            sampling=POISSON,
-            clip_norm=1.0,
-            n_steps=20,
-            accountant=accountant,
-            target=target,
+        plan = planned_for(
+            target, differing=differing, sampling=POISSON, n_steps=20, accountant=accountant
         )
         assert plan.order in ORDERS
         epsilon = secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
@@ -370,10 +353,9 @@ class TestTails:
 
     def test_a_tail_needs_less_noise_than_its_worst_case(self):
         """Of 100 records 5 differ on average; the largest number is 100."""
-        fields = {"sampling": POISSON, "clip_norm": 1.0, "n_steps": 20, "accountant": LogMoment()}
         target = Guarantee.epsilon_delta(2.0, 1e-5)
         whole, cut = (
-            plan_training(differing=differing, target=target, **fields)
+            planned_for(target, differing=differing, sampling=POISSON, n_steps=20)
             for differing in (RANDOM, RANDOM.truncated(tail_probability=1e-6))
         )
         assert cut.noise_multipliers[0] < whole.noise_multipliers[0]
@@ -387,23 +369,8 @@ class TestTails:
                 lambda plan: run_cost(LogMoment(), 4, TEN, CUT, plan.noise_multipliers),
                 "no Rényi claim",
             ),
-            (
-                lambda plan: calibrate_multiplier(
-                    LogMoment(), Guarantee.unsliced(order=4, epsilon=1.0), TEN, CUT, 5
-                ),
-                "no Rényi claim",
-            ),
-            (
-                lambda plan: plan_training(
-                    differing=CUT,
-                    sampling=TEN,
-                    clip_norm=1.0,
-                    n_steps=5,
-                    accountant=LogMoment(),
-                    target=Guarantee.unsliced(order=4, epsilon=1.0),
-                ),
-                "no Rényi claim",
-            ),
+            (lambda _: calibrate_multiplier(LogMoment(), RENYI, TEN, CUT, 5), "no Rényi claim"),
+            (lambda _: planned_for(RENYI), "no Rényi claim"),
             (lambda plan: planned(differing=CUT, accountant=MeanSquare()), "fixed set"),
             (lambda plan: certify_training(plan, data="d", deltas=()), "deltas must have"),
             (lambda plan: certify_training(plan, data="d", deltas=(1e-7,)), "truncate less"),
@@ -421,14 +388,7 @@ class TestTails:
         with pytest.raises(CalibrationError, match="Use a larger delta"):
             certify_training(planned(differing=CUT), data="d", implementation_delta=1e-3)
         with pytest.raises(CalibrationError, match="higher order"):
-            plan_training(
-                differing=CUT,
-                sampling=TEN,
-                clip_norm=1.0,
-                n_steps=5,
-                accountant=LogMoment(),
-                target=Guarantee.epsilon_delta(1e-3, 1e-5),
-            )
+            planned_for(Guarantee.epsilon_delta(1e-3, 1e-5))
 
 
 @pytest.mark.soundness
@@ -493,9 +453,7 @@ def test_a_stop_that_depends_on_the_data_is_not_covered():
     assert "stops-on-non-finite" not in drawn(0.0).statement["limits"]
     both = compose([certify_training(planned(differing=COIN), data="d"), KINDS["stops"]()])
     assert "stops-on-non-finite" in both.statement["limits"]
-    statement = copy.deepcopy(dict(KINDS["stops"]().statement))
-    statement["runs"][0]["non_finite"] = "zero"
-    assert not verify(Certificate(statement=statement, evidence=None)).holds
+    assert not verify(stating(KINDS["stops"](), ("runs", 0, "non_finite"), "zero")).holds
 
 
 @pytest.mark.soundness
@@ -522,9 +480,9 @@ def test_another_notion_does_not_compose():
 
 
 def test_an_edited_composition_of_what_does_not_compose_is_refuted():
-    statement = copy.deepcopy(dict(compose([certified(), certified()]).statement))
-    statement["runs"][1] = certified(order=5).statement["runs"][0]
-    problems = verify(Certificate(statement=statement, evidence=None)).problems
+    run = certified(order=5).statement["runs"][0]
+    edited = stating(compose([certified(), certified()]), ("runs", 1), run)
+    problems = verify(edited).problems
     assert any("different orders" in problem for problem in problems)
 
 
@@ -540,16 +498,11 @@ def test_releases_do_not_compose_with_runs(certificates):
 @pytest.mark.soundness
 def test_two_bits_and_their_exclusive_or():
     """Each bit alone is free, both together are the secret: static costs cannot add."""
-    worlds = {"equal": [[0.0, 0.0], [1.0, 1.0]], "different": [[0.0, 1.0], [1.0, 0.0]]}
-    target = Guarantee.joint(order=4, epsilon=0.5)
+    equal, different = np.array([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
 
     def released(bits, profile):
-        distributions = {
-            name: FiniteDistribution.uniform(np.array(w)[:, bits]) for name, w in worlds.items()
-        }
-        query = summary(mean=[("first", "second")[bit] for bit in bits])
-        scenario = Scenario.from_worlds(distributions, query=query, source="public_model")
-        return certify_release(scenario, target.along(profile))
+        scenario = worlds(equal=equal[:, bits], different=different[:, bits])
+        return certify_release(scenario, Guarantee.joint(order=4, epsilon=0.5, profile=profile))
 
     line = FiniteProfile.uniform(dim=1, n_directions=1, seed=1)
     alone = [released([bit], line) for bit in (0, 1)]
@@ -565,16 +518,14 @@ def test_two_bits_and_their_exclusive_or():
         compose(alone)
 
 
-@pytest.mark.parametrize("data", ["", None, 5])
-def test_the_data_need_a_name(data):
-    with pytest.raises(ArgumentError, match="data must be"):
-        certified(data=data)
-
-
-@pytest.mark.parametrize("noise", ["", None])
-def test_the_noise_needs_a_sentence(noise):
-    with pytest.raises(ArgumentError, match="noise must be"):
-        certify_training(planned(), data="d", noise=noise)
+@pytest.mark.parametrize(
+    ("texts", "word"),
+    [({"data": ""}, "data"), ({"data": None}, "data"), ({"data": 5}, "data"),
+     ({"noise": ""}, "noise"), ({"noise": None}, "noise")],
+)  # fmt: skip
+def test_data_and_noise_are_named(texts, word):
+    with pytest.raises(ArgumentError, match=f"{word} must be"):
+        certify_training(planned(), **{"data": "d", **texts})
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
@@ -598,7 +549,291 @@ def test_deltas_outside(delta):
     ids=str,
 )
 def test_damaged_plans_are_problems_not_crashes(damage):
-    statement = copy.deepcopy(dict(certified().statement))
-    statement["runs"][0].update(damage)
-    certificate = Certificate(statement=statement, evidence=None)
-    assert not verify(certificate).holds
+    assert not verify(changed(certified(), lambda s: s["runs"][0].update(damage))).holds
+
+
+CERTIFYING = (WorstCase(), LogMoment(), Amplified())
+
+
+def record_plan(**changes):
+    fields = {
+        "differing": exactly(20),
+        "sampling": Poisson(n_records=2_000, rate=0.01),
+        "noise_multipliers": [1.0],
+        "accountant": Amplified(),
+        "order": 16,
+    }
+    return planned(**{**fields, **changes})
+
+
+def one_record(*plans, **options):
+    certificates = [certify_training(plan, data="d", **options) for plan in plans]
+    return compose(certificates).statement["one_record"]
+
+
+@pytest.mark.soundness
+def test_known_cost_of_one_amplified_step():
+    plan = record_plan(sampling=Poisson(n_records=100, rate=0.1), order=2)
+    assert record_cost([plan], 2) == pytest.approx(0.0408272790240896, rel=1e-9)
+    assert one_record(plan)["epsilon"] == pytest.approx(0.0408272790240896, rel=1e-9)
+
+
+@pytest.mark.soundness
+def test_mean_square_never_states_its_own_cost():
+    """Order 16, noise 1, rate 0.01: it says 0.32 where the truth is 3.10."""
+    plan = record_plan(accountant=MeanSquare(), differing=exactly(1))
+    assert plan.guarantee().epsilon == pytest.approx(0.32, rel=1e-12)
+    truth = record_cost([record_plan()], 16)
+    assert truth == pytest.approx(3.10, abs=0.005)
+    record = one_record(plan)
+    assert record["accountants"] == ["log_moment"]
+    assert record["epsilon"] >= truth
+    log_moment = math.log(0.99 + 0.01 * math.exp(15 * 32)) / 15
+    assert record["epsilon"] == pytest.approx(log_moment, rel=1e-12)
+    assert "draws-secret" not in record["conditions"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "cap"),
+    [
+        (Poisson(n_records=50, rate=0.1), 1),
+        (WithoutReplacement(n_records=50, batch_size=5), 1),
+        (WithReplacement(n_records=50, batch_size=5), 5),
+    ],
+)
+def test_the_worst_case_of_one_record_is_its_cap(sampling, cap):
+    """With replacement one record may be drawn every time."""
+    plan = record_plan(
+        sampling=sampling, accountant=WorstCase(), noise_multipliers=[2.0, 4.0], order=3
+    )
+    assert record_cost([plan], 3) == pytest.approx(6 * cap**2 * (1 / 4 + 1 / 16), rel=1e-14)
+
+
+class TestOracle:
+    """Losses of the pair of mixtures on a grid, rounded down: never more than the true delta."""
+
+    WIDTH = 1e-3
+
+    @staticmethod
+    def losses(noise, rate):
+        """Mass and loss of small cells of the line."""
+        edges = np.linspace(-1 - 12 * noise, 1 + 12 * noise, 400_001)
+
+        def masses(mean):
+            below, above = stats.norm.cdf(edges, mean, noise), stats.norm.sf(edges, mean, noise)
+            return np.where(edges[1:] < mean, np.diff(below), -np.diff(above))
+
+        common = (1 - rate) * masses(0.0)
+        first, second = common + rate * masses(1.0), common + rate * masses(-1.0)
+        kept = (first > 1e-300) & (second > 1e-300)
+        return first[kept], np.log(first[kept] / second[kept])
+
+    def delta(self, noise, rate, n_steps, epsilon):
+        masses, losses = self.losses(noise, rate)
+        cells = np.floor(losses / self.WIDTH).astype(int)
+        lowest = cells.min()
+        one = np.bincount(cells - lowest, masses)
+        size = (len(one) - 1) * n_steps + 1
+        spectrum = np.fft.rfft(one, 1 << size.bit_length()) ** n_steps
+        total = np.fft.irfft(spectrum)[:size]
+        values = (lowest * n_steps + np.arange(size)) * self.WIDTH
+        above = (values > epsilon) & (total > 1e-14)
+        return float(total[above] @ -np.expm1(epsilon - values[above]))
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("accountant", CERTIFYING, ids=repr)
+    @pytest.mark.parametrize(
+        ("noise", "rate", "n_steps", "delta"),
+        [(1.0, 0.05, 1, 1e-7), (0.7, 0.3, 1, 1e-3), (2.0, 1.0, 1, 1e-5), (1.5, 0.1, 20, 1e-5)],
+    )
+    def test_epsilon_is_never_below_the_truth(self, accountant, noise, rate, n_steps, delta):
+        plan = record_plan(
+            sampling=Poisson(n_records=2_000, rate=rate),
+            noise_multipliers=np.full(n_steps, noise),
+            accountant=accountant,
+        )
+        epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
+        assert self.delta(noise, rate, n_steps, epsilon) <= delta
+        if accountant == Amplified():  # the oracle would notice a quarter of it
+            assert self.delta(noise, rate, n_steps, epsilon / 4) > delta
+
+    @pytest.mark.soundness
+    def test_the_direction_of_the_pair_does_not_matter(self):
+        """The mixtures mirror each other, so one order of them is enough."""
+        masses, losses = self.losses(1.0, 0.2)
+        assert np.exp(-losses) @ masses == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.soundness
+def test_runs_add_at_each_order():
+    first = record_plan(noise_multipliers=np.full(30, 3.0))
+    second = record_plan(accountant=LogMoment(), noise_multipliers=np.linspace(4, 6, 10))
+    costs = {
+        order: record_cost([first], order) + record_cost([second], order)
+        for order in (*ORDERS, 16.0)
+    }
+    record = one_record(first, second)
+    assert record["epsilon"] == pytest.approx(costs[16.0], rel=1e-12)
+    grid = min(improved_epsilon_joint(order, cost, 1e-5) for order, cost in costs.items())
+    assert grid <= record["epsilon_at_delta"] <= grid * (1 + 1e-9)
+    assert record["accountants"] == ["amplified", "log_moment"]
+    assert "draws-secret" in record["conditions"]
+    alone = one_record(first)["epsilon_at_delta"]
+    assert alone < record["epsilon_at_delta"]
+
+
+@pytest.mark.soundness
+@settings(max_examples=40, deadline=None)
+@given(
+    accountant=st.sampled_from(CERTIFYING),
+    rate=st.floats(0.01, 1.0),
+    noise=st.floats(0.5, 50.0),
+    n_differing=st.integers(1, 12),
+    order=st.floats(1.1, 40.0),
+    fixed=st.booleans(),
+)
+def test_one_record_costs_no_more_than_a_secret_that_changes_some(
+    accountant, rate, noise, n_differing, order, fixed
+):
+    plan = record_plan(
+        differing=(exactly if fixed else at_most)(n_differing),
+        sampling=Poisson(n_records=100, rate=rate),
+        noise_multipliers=[noise, 2 * noise],
+        accountant=accountant,
+        order=order,
+    )
+    claim = plan.guarantee().epsilon
+    assert record_cost([plan], order) <= claim * (1 + 1e-9)
+    if n_differing == 1:
+        assert record_cost([plan], order) == pytest.approx(claim, rel=1e-12)
+
+
+@pytest.mark.soundness
+def test_a_secret_that_may_change_nothing_can_cost_less_than_one_record():
+    plan = record_plan(differing=from_pmf([0.5, 0.5]))
+    assert plan.guarantee().epsilon < record_cost([plan], 16)
+
+
+class TestDistanceOfTheNoise:
+    COSTS = {order: order * 0.3 for order in ORDERS}  # noqa: RUF012 - not changed
+
+    @pytest.mark.soundness
+    @settings(max_examples=100, deadline=None)
+    @given(
+        log_delta=st.floats(-30.0, -1.0),
+        log_share=st.floats(-40.0, 1.0),
+        scale=st.floats(1e-4, 50.0),
+    )
+    def test_delta_covers_it(self, log_delta, log_share, scale):
+        """What is left of delta after the distance converts to at most the stated epsilon."""
+        delta = math.exp(log_delta)
+        distance = min(1.0, delta * math.exp(log_share))
+        costs = {order: order * scale for order in ORDERS}
+        epsilon = epsilon_at(costs, delta=delta, implementation_delta=distance)
+        ideal = epsilon_at(costs, delta=delta, implementation_delta=0.0)
+        assert epsilon >= ideal
+        if math.isfinite(epsilon):
+            left = delta - (1 + math.exp(epsilon)) * distance
+            assert left > 0
+            assert min(improved_epsilon_joint(a, c, left) for a, c in costs.items()) <= epsilon
+        else:
+            assert (1 + math.exp(ideal)) * distance > 0.01 * delta  # not given up for nothing
+
+    def test_a_small_one_costs_little_and_a_large_one_everything(self):
+        ideal = epsilon_at(self.COSTS, delta=1e-5, implementation_delta=0.0)
+        small = epsilon_at(self.COSTS, delta=1e-5, implementation_delta=1e-12)
+        assert ideal < small < ideal * 1.001
+        assert epsilon_at(self.COSTS, delta=1e-5, implementation_delta=1e-5) == math.inf
+        assert epsilon_at({4.0: 1e6}, delta=1e-5, implementation_delta=1e-300) == math.inf
+        assert epsilon_at({4.0: 1e-9}, delta=0.9, implementation_delta=0.0) == 0.0
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("narrow", [np.float32(1e-9), np.float16(1e-6)])
+    def test_narrow_floats_do_not_round_epsilon_down(self, narrow):
+        plan = record_plan(noise_multipliers=[20.0])
+        wide = one_record(plan, implementation_delta=float(narrow))
+        assert one_record(plan, implementation_delta=narrow) == wide
+        delta = np.float32(1e-5)
+        assert record_epsilon([plan], delta=delta, implementation_delta=1e-9) == record_epsilon(
+            [plan], delta=float(delta), implementation_delta=1e-9
+        )
+
+    def test_a_certificate_without_epsilon_says_so(self):
+        certificate = certify_training(record_plan(), data="d", implementation_delta=1e-4)
+        record = certificate.statement["one_record"]
+        assert record["epsilon_at_delta"] is None
+        assert record["epsilon"] > 0
+        assert "No (epsilon, delta) can be stated at delta 1e-05" in str(certificate)
+        assert verify(certificate).holds
+        less = certify_training(record_plan(), data="d", implementation_delta=1e-9)
+        assert (
+            less.statement["one_record"]["epsilon_at_delta"]
+            > one_record(record_plan())["epsilon_at_delta"]
+        )
+
+    @pytest.mark.parametrize("distance", [-1e-9, 1.5, math.nan])
+    def test_distances_that_are_none(self, distance):
+        with pytest.raises(ArgumentError, match="implementation_delta"):
+            record_epsilon([record_plan()], delta=1e-5, implementation_delta=distance)
+
+
+class TestDeclaredSecret:
+    def test_it_is_the_best_of_the_orders(self):
+        plan = record_plan(noise_multipliers=np.full(5, 30.0))
+        epsilon = secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
+        (view,) = [
+            view
+            for view in certify_training(plan, data="d").statement["views"]
+            if view["rule"] == "order_grid"
+        ]
+        assert epsilon == pytest.approx(view["epsilon"], rel=1e-9)
+        assert epsilon > record_epsilon([plan], delta=1e-5, implementation_delta=0.0)
+
+    def test_mean_square_has_none(self):
+        plan = record_plan(accountant=MeanSquare())
+        with pytest.raises(ArgumentError, match="averages over batches"):
+            secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
+
+    @pytest.mark.parametrize("epsilon_of", [secret_epsilon, record_epsilon])
+    def test_only_runs_that_compose(self, epsilon_of):
+        with pytest.raises(ArgumentError, match="at least one"):
+            epsilon_of([], delta=1e-5, implementation_delta=0.0)
+        with pytest.raises(CertificateError, match="different orders"):
+            epsilon_of([record_plan(), record_plan(order=4)], delta=1e-5, implementation_delta=0.0)
+        with pytest.raises(ArgumentError, match="delta must lie"):
+            epsilon_of([record_plan()], delta=0.0, implementation_delta=0.0)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("accountant", [Amplified(), MeanSquare()], ids=repr)
+def test_every_changed_field_is_refuted(accountant):
+    certificate = certify_training(record_plan(accountant=accountant), data="d")
+    record = certificate.statement["one_record"]
+    edits = [
+        {"adjacency": "add-or-remove"},
+        {"accountants": [accountant.name, "log_moment"]},
+        {"order": 15.0},
+        {"epsilon": record["epsilon"] * 0.999},
+        {"delta": record["delta"] / 2},
+        {"epsilon_at_delta": record["epsilon_at_delta"] * 0.999},
+        {"epsilon_at_delta": None},
+        {"conditions": record["conditions"][1:]},
+        {"conditions": []},
+    ]
+    if accountant == Amplified():
+        edits += [{"accountants": ["log_moment"]}, {"conditions": record["conditions"][:-1]}]
+    assert verify(certificate).holds
+    for change in edits:
+        edited = changed(certificate, lambda s, change=change: s["one_record"].update(change))
+        assert not verify(edited).holds, change
+    assert not verify(changed(certificate, lambda s: s.pop("one_record"))).holds
+
+
+def test_prose_says_it_with_its_conditions():
+    certificate = certify_training(record_plan(noise_multipliers=np.full(50, 4.0)), data="d")
+    text = str(certificate)
+    assert "differential privacy for the replacement of one record" in text
+    assert "(accountant: amplified)" in text
+    for said in ("number of records is public", "one record", "preprocessing", "stay secret"):
+        assert said in text.partition("One record:")[2]
+    assert record_accountant(record_plan()) == Amplified()

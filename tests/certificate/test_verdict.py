@@ -7,11 +7,10 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.certificate.conftest import bell, worlds
 
 from pufferslice import (
-    FiniteDistribution,
     FiniteProfile,
-    GaussianDistribution,
     Guarantee,
     Scenario,
     certify_release,
@@ -42,20 +41,17 @@ def test_groups_of_adult_are_not_worth_releasing():
     assert str(judged).splitlines()[1].endswith("noise")
 
 
-def worlds(size=100.0, spread=1.0, shift=1.0, target=TARGET, source="released_data"):
+def judged_worlds(size=100.0, spread=1.0, shift=1.0, source="released_data", **options):
+    """Worlds whose first mean differs, and the certificate of a release."""
     cov = spread**2 * np.eye(2)
-    declared = {
-        "x": GaussianDistribution(mean=[size, 1.0], cov=cov),
-        "y": GaussianDistribution(mean=[size + shift, 1.0], cov=cov),
-    }
-    query = summary(mean=["a", "b"])
-    return Scenario.from_worlds(declared, query=query, source=source), target
+    x, y = bell([size, 1.0], cov), bell([size + shift, 1.0], cov)
+    scenario = worlds(x=x, y=y, query=summary(mean=["a", "b"]), source=source)
+    return certify_release(scenario, TARGET, **options)
 
 
 def test_declared_worlds_are_measured_by_the_size_of_the_statistic():
     """Readers do not know what the prior, made of the data, knows."""
-    scenario, target = worlds(spread=0.1)
-    judged = verdict(certify_release(scenario, target))
+    judged = verdict(judged_worlds(spread=0.1))
     large, small = judged.statistics
     assert large.is_useful
     assert large.difference == pytest.approx(1.0)
@@ -78,8 +74,8 @@ def test_declared_worlds_are_measured_by_the_size_of_the_statistic():
 )
 def test_readers_who_have_the_model_know_what_a_constant_tells(source, yardstick, is_useful):
     """Means 0.2 apart, 0.1 within: noise is above a constant, and far below the mean of 100."""
-    scenario, target = worlds(spread=0.1, shift=0.2, source=source)
-    judged = verdict(certify_release(scenario, target, shape="isotropic"))
+    certificate = judged_worlds(spread=0.1, shift=0.2, source=source, shape="isotropic")
+    judged = verdict(certificate)
     large = judged.statistics[0]
     assert large.constant_error < large.noise_std < large.size
     assert (judged.yardstick, large.is_useful) == (yardstick, is_useful)
@@ -87,9 +83,7 @@ def test_readers_who_have_the_model_know_what_a_constant_tells(source, yardstick
 
 
 def test_one_of_two_is_only_noise():
-    scenario, target = worlds(shift=8.0)
-    certificate = certify_release(scenario, target, shape="isotropic")
-    judged = verdict(certificate)
+    judged = verdict(judged_worlds(shift=8.0, shape="isotropic"))
     assert [statistic.is_useful for statistic in judged.statistics] == [True, False]
     assert judged.sentence.startswith("1 of 2 are not worth making")
     assert "larger bound" in judged.sentence
@@ -98,8 +92,7 @@ def test_one_of_two_is_only_noise():
 
 
 def test_everything_is_useful():
-    scenario, target = worlds(size=50.0, shift=0.01)
-    judged = verdict(certify_release(scenario, target))
+    judged = verdict(judged_worlds(size=50.0, shift=0.01))
     assert judged.sentence.startswith("No statistic")
     assert all("  noise" not in line for line in str(judged).splitlines()[1:3])
 
@@ -120,8 +113,7 @@ def test_records_are_measured_by_a_constant():
 
 
 def test_json_is_plain_and_complete():
-    scenario, target = worlds()
-    judged = verdict(certify_release(scenario, target))
+    judged = verdict(judged_worlds())
     document = json.loads(json.dumps(judged.to_json()))
     assert document["is_useful"] == judged.is_useful
     assert document["sentence"] == judged.sentence
@@ -139,8 +131,7 @@ def test_counted_values_have_no_verdict():
 
 
 def test_nothing_of_it_is_public():
-    scenario, target = worlds(shift=0.7312)
-    certificate = certify_release(scenario, target)
+    certificate = judged_worlds(shift=0.7312)
     assert "0.7312" in json.dumps(verdict(certificate).to_json())
     assert "spreads" not in json.dumps(certificate.to_json())
     with pytest.raises(CertificateError, match="evidence"):
@@ -148,8 +139,7 @@ def test_nothing_of_it_is_public():
 
 
 def test_equal_distributions():
-    atoms = FiniteDistribution.uniform([[1.0], [3.0]])
-    scenario = Scenario.from_worlds({"x": atoms, "y": atoms}, query=summary(mean=["a"]))
-    judged = verdict(certify_release(scenario, TARGET))
+    atoms = [[1.0], [3.0]]
+    judged = verdict(certify_release(worlds(x=atoms, y=atoms), TARGET))
     assert judged.is_useful
     assert judged.statistics[0].noise_std == 0

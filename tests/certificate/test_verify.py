@@ -7,16 +7,14 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.certificate.conftest import KINDS, issued
+from tests.certificate.conftest import KINDS, changed, changes, issued, stating, worlds
 from tests.json_edits import inner, put
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.statement import CertificateOptions, release_statement
 from pufferslice.certificate.verify import UNCHECKED, differences
 from pufferslice.errors import ArgumentError, PuffersliceError
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -188,31 +186,6 @@ def test_evidence_must_say_of_which_distributions_it_is(exact):
     assert any("distributions" in problem for problem in verify(forged).problems)
 
 
-def other_values(value):
-    """What a field may be changed to so that it says something else."""
-    if isinstance(value, dict):
-        dropped = [{k: v for k, v in value.items() if k != gone} for gone in value]
-        return [*dropped, {**value, "more": 1}]
-    if isinstance(value, list):
-        dropped = [value[:k] + value[k + 1 :] for k in range(len(value))]
-        return [*dropped, [*value, *(value[-1:] or ["x"])], value[::-1]]
-    if isinstance(value, bool):
-        return [not value]
-    if value is None:
-        return [0.5, "x"]
-    if isinstance(value, str):
-        return [value + "x"]
-    return [value * 1.01 if isinstance(value, float) and value else value + 1]
-
-
-def changes(statement):
-    """Every field changed in turn: numbers, texts, flags; items and keys dropped and added."""
-    for path, value in inner(dict(statement)):
-        for other in other_values(value):
-            if path and other != value:
-                yield path, put(statement, path, other)
-
-
 def is_free(path, statement):
     """What the caller decided and nothing else follows from."""
     if path == ("noise", "calibrated") or path[0] == "earlier_releases":
@@ -244,12 +217,9 @@ def test_what_cannot_be_checked_is_reported(certificates):
 
 
 def test_nobody_can_check_when_a_total_was_fixed():
-    sides = {name: FiniteDistribution.uniform([[x]]) for name, x in (("a", 0.0), ("b", 1.0))}
-    points = Scenario.from_worlds(sides, query=summary(mean=["x"]))
     target = Guarantee.unsliced(order=4, epsilon=1.0)
-    certificate = certify_release(points, target, total=2.0)
-    other = attrs.evolve(certificate, statement=put(certificate.statement, ("total",), 3.0))
-    for held in (certificate, other):
+    certificate = certify_release(worlds(a=[[0.0]], b=[[1.0]]), target, total=2.0)
+    for held in (certificate, stating(certificate, ("total",), 3.0)):
         verification = verify(held)
         assert verification.holds
         assert verification.unchecked[-1].startswith("total: ")
@@ -259,9 +229,14 @@ def test_nobody_can_check_when_a_total_was_fixed():
 @pytest.mark.parametrize("kind", ["records", "unsliced", "groups", "gaussian", "equal", "seeded"])
 def test_every_changed_field_is_noticed_though_the_digest_fits(certificates, kind):
     certificate = certificates[kind]
+    reversed_lists = (
+        (path, put(certificate.statement, path, value[::-1]))
+        for path, value in inner(dict(certificate.statement))
+        if isinstance(value, list) and value != value[::-1]
+    )
     missed = {
         path
-        for path, statement in changes(certificate.statement)
+        for path, statement in (*changes(certificate.statement), *reversed_lists)
         if verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
     }
     assert {path for path in missed if not is_free(path, certificate.statement)} == set()
@@ -284,22 +259,23 @@ def test_every_changed_field_is_noticed_though_the_digest_fits(certificates, kin
     ],
 )
 def test_another_word_that_exists(certificates, path, word):
-    certificate = certificates["records"]
-    statement = put(certificate.statement, path, word)
-    assert statement != certificate.statement
-    assert not verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+    other = stating(certificates["records"], path, word)
+    assert other.digest != certificates["records"].digest
+    assert not verify(other).holds
 
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("kind", ["records", "gaussian", "unsliced"])
 def test_noise_a_little_smaller_than_certified(certificates, kind):
     """Room for another machine's rounding is not room for less noise than epsilon needs."""
-    certificate, factor = certificates[kind], 1 - 6e-10
-    statement = copy.deepcopy(dict(certificate.statement))
-    noise = statement["noise"]
-    noise["std"], noise["grid"] = noise["std"] * factor, noise["grid"] * factor
-    noise["std_by_coordinate"] = [std * factor for std in noise["std_by_coordinate"]]
-    assert not verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+    factor = 1 - 6e-10
+
+    def shrink(statement):
+        noise = statement["noise"]
+        noise["std"], noise["grid"] = noise["std"] * factor, noise["grid"] * factor
+        noise["std_by_coordinate"] = [std * factor for std in noise["std_by_coordinate"]]
+
+    assert not verify(changed(certificates[kind], shrink)).holds
 
 
 def test_without_evidence(certificates):
@@ -317,9 +293,7 @@ def test_with_the_evidence_of_another(certificates):
 
 
 def test_problems_name_field_and_both_values(certificates):
-    certificate = certificates["records"]
-    statement = put(certificate.statement, ("unsliced", "epsilon"), 0.25)
-    (problem,) = verify(Certificate(statement=statement, evidence=certificate.evidence)).problems
+    (problem,) = verify(stating(certificates["records"], ("unsliced", "epsilon"), 0.25)).problems
     assert problem.startswith("unsliced.epsilon is 0.25 in the statement, the evidence gives ")
 
 
@@ -345,13 +319,10 @@ NONSENSE = [None, "x", [], {}, True, 0, -1, 1e308, 1e-308, 10**400, [1], {"a": 1
 )
 @pytest.mark.parametrize("kind", ["records", "gaussian"])
 def test_nonsense_is_refuted_not_a_crash(certificates, kind, section):
-    certificate = certificates[kind]
     for nonsense in NONSENSE:
         if section == ("views",) and nonsense == []:
             continue  # asked for above
-        statement = put(certificate.statement, section, nonsense)
-        verification = verify(Certificate(statement=statement, evidence=certificate.evidence))
-        assert not verification.holds, nonsense
+        assert not verify(stating(certificates[kind], section, nonsense)).holds, nonsense
 
 
 def replaced(certificate, **parts):
@@ -424,11 +395,10 @@ def plain_costs(evidence, claim, noise_std):
 @pytest.fixture(scope="session")
 def simple():
     """One pair, several atoms, along slices that all matter."""
-    worlds = {
-        "a": FiniteDistribution.uniform([[0.0, 0.0], [1.0, 0.5], [2.0, 2.5], [3.0, 1.0]]),
-        "b": FiniteDistribution.uniform([[1.0, 0.1], [2.5, 0.7], [2.9, 3.5], [5.0, 2.0]]),
-    }
-    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    scenario = worlds(
+        a=[[0.0, 0.0], [1.0, 0.5], [2.0, 2.5], [3.0, 1.0]],
+        b=[[1.0, 0.1], [2.5, 0.7], [2.9, 3.5], [5.0, 2.0]],
+    )
     profile = FiniteProfile(
         directions=FiniteProfile.uniform(dim=2, n_directions=3, seed=4).directions,
         weights=[0.2, 0.3, 0.5],
@@ -475,10 +445,7 @@ def test_pairs_that_no_table_is_about(certificates):
     scenario["secrets"].append("east")
     scenario["pairs"].append(["east", "north"])
     other = replaced(certificate, scenario=scenario)
-    other = Certificate(
-        statement={**other.statement, "scenario": scenario}, evidence=other.evidence
-    )
-    assert not verify(other).holds
+    assert not verify(stating(other, ("scenario",), scenario)).holds
 
 
 @pytest.mark.soundness
@@ -492,10 +459,10 @@ def test_distributions_that_are_called_equal_against_their_own_tables(certificat
         slices=attrs.evolve(slices, differences=attrs.evolve(slices.differences, equal=equal)),
     )
     try:
-        statement = release_statement(evidence, CertificateOptions.read_off(certificate.statement))
+        forged = issued(evidence, certificate.statement)
     except PuffersliceError:
         return
-    assert not verify(Certificate(statement=statement, evidence=evidence)).holds
+    assert not verify(forged).holds
 
 
 def test_differences():

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.special import logsumexp
+from tests.certificate.conftest import bell, worlds
 from tests.json_edits import edited
 
 from pufferslice import (
@@ -17,7 +18,6 @@ from pufferslice import (
     Certificate,
     FiniteDistribution,
     FiniteProfile,
-    GaussianDistribution,
     Guarantee,
     SampledDistribution,
     Scenario,
@@ -53,30 +53,19 @@ QUERY = summary(mean=["a", "b"], scales={"a": 1.0, "b": 10.0})
 
 def points():
     """Two coordinates that the secret determines."""
-    worlds = {
-        name: FiniteDistribution.uniform([value])
-        for name, value in {"x": [0.0, 0.0], "y": [3.0, 1.0], "z": [2.0, 20.0]}.items()
-    }
-    return Scenario.from_worlds(worlds, query=QUERY)
+    return worlds(x=[[0.0, 0.0]], y=[[3.0, 1.0]], z=[[2.0, 20.0]], query=QUERY)
 
 
 def draws(n=40, query=QUERY, kind=FiniteDistribution.uniform):
     rng = np.random.default_rng(5)
     shape = np.array([[1.0, 0.0], [5.0, 4.0]])
-    worlds = {
-        "x": kind(rng.normal(size=(n, 2)) @ shape.T),
-        "y": kind(rng.normal(size=(n + 7, 2)) @ shape.T + [1.0, 0.0]),
-    }
-    return Scenario.from_worlds(worlds, query=query)
+    first, second = (rng.normal(size=(size, 2)) @ shape.T for size in (n, n + 7))
+    return worlds(x=kind(first), y=kind(second + np.array([1.0, 0.0])), query=query)
 
 
 def gaussians():
     cov = np.array([[0.25, 0.5], [0.5, 9.0]])
-    worlds = {
-        "x": GaussianDistribution(mean=[1.0, 2.0], cov=cov),
-        "y": GaussianDistribution(mean=[2.0, 7.0], cov=cov * 1.25),
-    }
-    return Scenario.from_worlds(worlds, query=QUERY)
+    return worlds(x=bell([1.0, 2.0], cov), y=bell([2.0, 7.0], cov * 1.25), query=QUERY)
 
 
 def sampled():
@@ -117,11 +106,7 @@ def test_every_target_with_every_shape(name, target, tmp_path):
 
 def test_one_difference_costs_its_square():
     # With one difference d the best noise has trace |d|^2 / c; isotropic noise dim times that.
-    worlds = {
-        "x": FiniteDistribution.uniform([[0.0, 0.0]]),
-        "y": FiniteDistribution.uniform([[3.0, 40.0]]),
-    }
-    scenario = Scenario.from_worlds(worlds, query=QUERY)
+    scenario = worlds(x=[[0.0, 0.0]], y=[[3.0, 40.0]], query=QUERY)
     target = Guarantee.unsliced(order=4, epsilon=1.0)
     assert total(certify_release(scenario, target, shape="isotropic")) == pytest.approx(100.0)
     shaped = certify_release(scenario, target, guard=1e-3)
@@ -191,6 +176,14 @@ class TestAccuracy:
         assert finer.spent == pytest.approx(4 * certificate.spent, rel=0.02)
         assert verify(finer, scenario=points()).holds
 
+    def test_a_covariance_of_ones_own_is_scaled_to_it(self):
+        most = Guarantee.unsliced(order=4, epsilon=100.0)
+        certificate = certify_release(
+            points(), most, shape=np.diag([4.0, 1.0]), accuracy={"mean(a)": 2.0}
+        )
+        stds = certificate.statement["noise"]["std_by_coordinate"]
+        assert stds == pytest.approx([2 / 1.959963984540054, 10 / 1.959963984540054])
+
     def test_an_accuracy_that_costs_nothing_claims_an_epsilon_all_the_same(self):
         most = Guarantee.epsilon_delta(1.0, 0.5)
         certificate = certify_release(points(), most, accuracy={"mean(a)": 1e4})
@@ -232,7 +225,10 @@ def test_wrong_options(options, words):
         certify_release(points(), TARGETS[0], **options)
 
 
-@pytest.mark.parametrize("options", [{"shape": "fitted"}, {"guard": 1.0}, {"weights": [1.0, 1.0]}])
+@pytest.mark.parametrize(
+    "options",
+    [{"shape": "fitted"}, {"shape": np.eye(2)}, {"guard": 1.0}, {"weights": [1.0, 1.0]}],
+)
 def test_a_sliced_claim_has_no_shape(options):
     with pytest.raises(ArgumentError, match="vanish"):
         certify_release(points(), SLICED, **options)
@@ -251,11 +247,10 @@ class TestSamples:
         query = summary(mean=["a"])
         if with_range:
             query = query.with_range(Box([-50], [50]))
-        worlds = {
-            name: SampledDistribution(outputs=rng.normal(size=(3000, 1)) + shift)
-            for name, shift in {"x": 0.0, "y": 1.0}.items()
-        }
-        scenario = Scenario.from_worlds(worlds, query=query)
+        x, y = (
+            SampledDistribution(outputs=rng.normal(size=(3000, 1)) + shift) for shift in (0.0, 1.0)
+        )
+        scenario = worlds(x=x, y=y, query=query)
         guess = certify_release(scenario, Guarantee.guess(at_most=0.7), failure_probability=0.05)
         assert guess.statement["failure_probability"] == 0.05
         # Noise for the range alone would be above 40.
@@ -377,17 +372,17 @@ def test_no_stated_number_is_below_the_truth(seed):
     rng = np.random.default_rng(seed)
     shape = Shape.of_covariance(np.eye(2) + rng.uniform(0, 2) * np.outer(*[rng.normal(size=2)] * 2))
     size, shift = rng.uniform(0.2, 2), rng.normal(size=2)
-    worlds = {
+    sides = {
         name: FiniteDistribution(
             outputs=rng.normal(size=(n, 2)) * size + move, counts=rng.integers(1, 4, n)
         )
         for name, n, move in zip("xy", rng.integers(1, 6, 2), (0.0, shift), strict=True)
     }
-    scenario = Scenario.from_worlds(worlds, query=summary(mean=["a", "b"]))
+    scenario = worlds(**sides)
     std, order, epsilon = rng.uniform(0.6, 2), rng.uniform(1.2, 5), rng.uniform(0.0, 1.5)
     full = full_sensitivity(scenario, recipe=Recipe(), shape=shape)
     # Where the noise is isotropic: both divergences are those of the original coordinates.
-    atoms = [world.outputs @ shape.whitening.T for world in worlds.values()]
+    atoms = [world.outputs @ shape.whitening.T for world in sides.values()]
     step = std / 8
     axes = [
         np.arange(low - 14 * std, high + 14 * std, step)
@@ -402,7 +397,7 @@ def test_no_stated_number_is_below_the_truth(seed):
             b=world.counts / world.counts.sum() / (2 * np.pi * std**2) * step**2,
             axis=1,
         )
-        for rows, world in zip(atoms, worlds.values(), strict=True)
+        for rows, world in zip(atoms, sides.values(), strict=True)
     )
     for a, b in ((p, q), (q, p)):
         divergence = logsumexp(order * a + (1 - order) * b) / (order - 1)
@@ -415,11 +410,7 @@ def test_no_stated_number_is_below_the_truth(seed):
 
 def test_atoms_that_whitening_brings_together_are_not_published():
     query = QUERY.with_range(Box([0, 0], [1e12, 1e12]))
-    worlds = {
-        "x": FiniteDistribution.uniform([[0.1, 0.1]]),
-        "y": FiniteDistribution.uniform([[0.1 + 1e-9, 0.1]]),
-    }
-    scenario = Scenario.from_worlds(worlds, query=query)
+    scenario = worlds(x=[[0.1, 0.1]], y=[[0.1 + 1e-9, 0.1]], query=query)
     with pytest.raises(CalibrationError, match="whitened"):
         certify_release(scenario, TARGETS[0])
     assert certify_release(scenario, TARGETS[0], shape="isotropic").noise_std > 0
@@ -439,11 +430,7 @@ def test_a_guard_does_not_change_a_noise_that_was_chosen(chosen):
 
 
 def test_priors_that_hide_the_secret_at_a_delta_need_no_epsilon():
-    sides = {
-        name: GaussianDistribution(mean=[mean], cov=[[1.0]])
-        for name, mean in (("a", 0.0), ("b", 1e-6))
-    }
-    scenario = Scenario.from_worlds(sides, query=summary(mean=["x"]), source="public_model")
+    scenario = worlds(a=bell([0.0], [[1.0]]), b=bell([1e-6], [[1.0]]))
     certificate = certify_release(scenario, Guarantee.epsilon_delta(0.5, 1e-5))
     assert certificate.spent == 0  # the total variation, 4e-7, is less than delta
     assert certificate.noise_std > 0

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificates along the whole sphere: known answers, slices by quadrature, refusals."""
 
-import copy
 import math
 
 import mpmath
 import numpy as np
 import pytest
+from tests.certificate.conftest import bell, changed, stating, worlds
 
 from pufferslice import (
     ApproximateGuarantee,
     Certificate,
-    FiniteDistribution,
     FiniteProfile,
-    GaussianDistribution,
     Guarantee,
     Method,
-    Scenario,
     certify_release,
     plan_samples,
     spent,
@@ -33,23 +30,13 @@ JOINT = Guarantee.joint(order=4, epsilon=1.0)
 NOTIONS = [AVERAGE, JOINT]
 
 
-def scenario(first, second, query=None):
-    names = [f"x{place}" for place in range(first.dim)]
-    return Scenario.from_worlds(
-        {"a": first, "b": second}, query=query or summary(mean=names), source="public_model"
-    )
-
-
 def points(dim, distance):
     """Two point masses, this far apart along the first coordinate."""
-    origin, other = np.zeros((2, dim))
-    other[0] = distance
-    return scenario(FiniteDistribution.uniform([origin]), FiniteDistribution.uniform([other]))
+    return worlds(a=np.zeros((1, dim)), b=distance * np.eye(dim)[:1])
 
 
 def gaussians(cov, mean):
-    origin = GaussianDistribution(mean=np.zeros(len(cov)), cov=cov)
-    return scenario(origin, GaussianDistribution(mean=mean, cov=cov))
+    return worlds(a=bell(np.zeros(len(cov)), cov), b=bell(mean, cov))
 
 
 def certified(scenario, claim, **options):
@@ -119,11 +106,10 @@ def test_gaussians_of_any_shape_are_bounded(claim, spread):
 @pytest.mark.soundness
 def test_mixtures_are_bounded_jointly():
     """Against slices of a fine circle, each by the divergence of coupled components."""
-    one, two = (GaussianDistribution(mean=m, cov=np.eye(2)) for m in ([0.0, 0.0], [1.0, 0.0]))
-    far = GaussianDistribution(mean=[1.0, 2.0], cov=np.eye(2))
-    mixed = scenario(
-        GaussianMixture.weighted([one, two], [0.5, 0.5]),
-        GaussianMixture.weighted([one, far], [0.5, 0.5]),
+    one, two, far = (bell(mean, np.eye(2)) for mean in ([0.0, 0.0], [1.0, 0.0], [1.0, 2.0]))
+    mixed = worlds(
+        a=GaussianMixture.weighted([one, two], [0.5, 0.5]),
+        b=GaussianMixture.weighted([one, far], [0.5, 0.5]),
     )
     certificate = certified(mixed, JOINT)
     angles = (np.arange(2_000) + 0.5) * math.pi / 2_000
@@ -140,22 +126,19 @@ def test_mixtures_are_bounded_jointly():
 def test_values_of_any_kind_are_bounded_jointly(seed):
     """A finite distribution: no finite profile of many slices costs more."""
     rng = np.random.default_rng(seed)
-    first, second = (FiniteDistribution.uniform(rng.normal(size=(n, 3))) for n in (5, 7))
-    certificate = certified(scenario(first, second), JOINT)
+    scenario = worlds(a=rng.normal(size=(5, 3)), b=rng.normal(size=(7, 3)))
+    certificate = certified(scenario, JOINT)
     many = FiniteProfile.uniform(dim=3, n_directions=4_000, seed=seed)
-    drawn = certify_release(
-        scenario(first, second),
-        Guarantee.joint(order=4, epsilon=2.0, profile=many),
-        noise_std=certificate.noise_std,
-    )
+    claim = Guarantee.joint(order=4, epsilon=2.0, profile=many)
+    drawn = certify_release(scenario, claim, noise_std=certificate.noise_std)
     assert drawn.spent < 1.02
 
 
 def test_samples_are_bounded_by_the_range_alone():
-    draws = np.random.default_rng(2).uniform(-1, 1, size=(2, 50, 2))
+    drawn = np.random.default_rng(2).uniform(-1, 1, size=(2, 50, 2))
     clipped = summary(mean=["x0", "x1"]).with_range(Box([-1, -1], [1, 1]))
-    worlds = [SampledDistribution(outputs=outputs) for outputs in draws]
-    sampled = scenario(*worlds, query=clipped)
+    a, b = (SampledDistribution(outputs=outputs) for outputs in drawn)
+    sampled = worlds(a=a, b=b, query=clipped)
     certificate = certified(sampled, JOINT)
     at_ends = points(2, math.sqrt(8))
     assert certificate.noise_std == pytest.approx(certified(at_ends, JOINT).noise_std, rel=1e-9)
@@ -163,9 +146,11 @@ def test_samples_are_bounded_by_the_range_alone():
     with pytest.raises(ArgumentError, match="SampledSphere"):
         certified(sampled, AVERAGE)
     with pytest.raises(ScenarioError, match="public range"):
-        certified(scenario(*worlds), JOINT)
+        certified(worlds(a=a, b=b), JOINT)
 
 
+SEVERAL = worlds(a=[[0.0, 0.0], [0.0, 1.0]], b=[[1.0, 0.0]])
+WIDE = worlds(a=bell([0.0, 0.0], np.eye(2)), b=bell([1.0, 0.0], 2 * np.eye(2)))
 ROUND = gaussians(np.diag([0.5, 2.0]), [1.0, 1.0])
 
 
@@ -184,11 +169,9 @@ def test_less_noise_is_refuted(case):
     from pufferslice.certificate.rigorous import prove
 
     certificate = certified(case, JOINT)
-    statement = copy.deepcopy(dict(certificate.statement))
-    statement["noise"]["std"] *= 0.999
-    changed = Certificate(statement=statement, evidence=certificate.evidence)
-    assert not verify(changed).holds
-    outcome = prove(changed).findings[0].outcome
+    less = stating(certificate, ("noise", "std"), certificate.noise_std * 0.999)
+    assert not verify(less).holds
+    outcome = prove(less).findings[0].outcome
     assert outcome == ("refuted" if case.prior_kind == "empirical" else "not covered")
 
 
@@ -196,24 +179,18 @@ def test_an_average_of_several_values_is_not_proved_from_distances():
     pytest.importorskip("flint", reason="python-flint is not installed")
     from pufferslice.certificate.rigorous import prove
 
-    certificate = certified(several(), JOINT)
-    statement = copy.deepcopy(dict(certificate.statement))
-    statement["guarantee"]["notion"] = "average"
-    changed = Certificate(statement=statement, evidence=certificate.evidence)
-    assert prove(changed).findings[0].outcome == "not covered"
-    assert not verify(changed).holds
+    average = stating(certified(SEVERAL, JOINT), ("guarantee", "notion"), "average")
+    assert prove(average).findings[0].outcome == "not covered"
+    assert not verify(average).holds
 
 
 def test_another_sphere_is_refuted():
     certificate = certified(points(4, 2.0), JOINT)
     for key, value in (("dim", 3), ("digest", "0" * 64)):
-        statement = copy.deepcopy(dict(certificate.statement))
-        statement["profile"][key] = value
-        assert not verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+        assert not verify(stating(certificate, ("profile", key), value)).holds
     sliced = certify_release(points(4, 2.0), JOINT.along(FiniteProfile.axes(dim=4)))
-    statement = copy.deepcopy(dict(sliced.statement))
-    statement |= {"profile": certificate.statement["profile"], "method": None}
-    result = verify(Certificate(statement=statement, evidence=sliced.evidence))
+    sphere = {"profile": certificate.statement["profile"], "method": None}
+    result = verify(changed(sliced, lambda s: s.update(sphere)))
     assert any("profile" in problem for problem in result.problems)
 
 
@@ -265,19 +242,9 @@ def test_views_are_along_the_sphere():
     assert found["epsilon"] >= best * (1 - 1e-6)
 
 
-def wide():
-    first = GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2))
-    return scenario(first, GaussianDistribution(mean=[1.0, 0.0], cov=2 * np.eye(2)))
-
-
-def several():
-    values = FiniteDistribution.uniform([[0.0, 0.0], [0.0, 1.0]])
-    return scenario(values, FiniteDistribution.uniform([[1.0, 0.0]]))
-
-
 REFUSED = {
-    "unequal covariances": (lambda: certified(wide(), JOINT), "same covariance"),
-    "average of several values": (lambda: certified(several(), AVERAGE), "SampledSphere"),
+    "unequal covariances": (lambda: certified(WIDE, JOINT), "same covariance"),
+    "average of several values": (lambda: certified(SEVERAL, AVERAGE), "SampledSphere"),
     "a delta": (
         lambda: certified(points(2, 1.0), ApproximateGuarantee.joint(epsilon=1.0, delta=0.1)),
         "FiniteProfile",
@@ -307,7 +274,7 @@ REFUSED = {
         "SampledSphere",
     ),
     "a notion of another certificate": (
-        lambda: spent(certified(several(), JOINT), notion="average"),
+        lambda: spent(certified(SEVERAL, JOINT), notion="average"),
         "single value",
     ),
 }

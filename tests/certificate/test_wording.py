@@ -4,14 +4,13 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.certificate.conftest import KINDS
+from tests.certificate.conftest import KINDS, bell, worlds
 
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.certificate import certify_release, certify_training
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.learning import LogMoment, MeanSquare, Poisson, binomial, exactly, plan_training
 from pufferslice.queries import summary
-from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -76,14 +75,11 @@ def test_the_first_lines_of_a_training_certificate_are_for_every_reader():
     assert f"epsilon {at_most(record['epsilon_at_delta'])} at delta 1e-05" in single
 
 
-def test_a_training_claim_on_average_says_so_in_its_first_line():
+def test_the_first_line_says_what_the_claim_is_about():
     target = Guarantee.average_over_batches(order=8, epsilon=4.0)
     plan = made_plan(exactly(4), MeanSquare(), target)
     line = str(certify_training(plan, data="digits")).splitlines()[2]
     assert line.startswith("Protected, on average over batch draws only: from which of two worlds")
-
-
-def test_the_first_line_says_how_likely_a_record_differs():
     differing = binomial(n_records=500, mismatch_probability=0.01)
     plan = made_plan(differing, LogMoment(), Guarantee.unsliced(order=8, epsilon=4.0))
     line = str(certify_training(plan, data="digits")).splitlines()[2]
@@ -192,8 +188,7 @@ def test_earlier_releases_in_words(certificates):
 
 
 def test_many_pairs_are_counted():
-    worlds = {f"w{i}": FiniteDistribution.uniform([[float(i)]]) for i in range(6)}
-    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
+    scenario = worlds(**{f"w{i}": [[float(i)]] for i in range(6)})
     certificate = certify_release(
         scenario, Guarantee.joint(order=2, epsilon=1.0, profile=FiniteProfile.axes(dim=1))
     )
@@ -205,11 +200,7 @@ def test_no_finite_unsliced_bound_is_said():
 
     In the second their spreads are far apart.
     """
-    worlds = {
-        "a": GaussianDistribution(mean=[0.0, 0.0], cov=np.diag([1.0, 1.0])),
-        "b": GaussianDistribution(mean=[3.0, 0.0], cov=np.diag([1.0, 100.0])),
-    }
-    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    scenario = worlds(a=bell([0.0, 0.0], np.eye(2)), b=bell([3.0, 0.0], np.diag([1.0, 100.0])))
     certificate = certify_release(
         scenario, Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.of([[1.0, 0.0]]))
     )

@@ -66,16 +66,10 @@ def test_a_second_release_is_refused_with_the_ways_out(ledger, state):
     with pytest.raises(AlreadyReleasedError, match=f"certificate {ONE[:12]} covers one") as caught:
         ledger.intend(SCENARIO, ONE, [])
     assert "concatenated query" in str(caught.value)
+    # Of an attempt without a result the ledger keeps nothing to publish again.
+    assert ("keeps it" in str(caught.value)) == (state != "intended")
+    assert ("certify again" in str(caught.value)) == (state == "intended")
     assert [entry.state for entry in ledger.entries()] == [state]
-
-
-def test_an_attempt_without_a_result_is_not_said_to_be_kept(ledger):
-    """The ledger keeps nothing of it, so publishing it again is no way out."""
-    advance(ledger, "intended")
-    with pytest.raises(AlreadyReleasedError) as caught:
-        ledger.intend(SCENARIO, ONE, [])
-    assert "keeps it" not in str(caught.value)
-    assert "certify again" in str(caught.value)
 
 
 @pytest.mark.parametrize("state", ["intended", "drawn", "published"])
@@ -250,6 +244,20 @@ def test_a_damaged_entry(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"0intended", b"0intendex"))
     with pytest.raises(LedgerError, match="is damaged"):
         Ledger(path).entries()
+    with pytest.raises(LedgerError, match="is damaged"):
+        Ledger(path).intend("scenario", "0" * 64, [])
+
+
+def test_a_copy_is_not_mixed_with_releases_that_came_meanwhile(tmp_path, monkeypatch):
+    """Between the look at the new ledger and the copy, somebody may release under it."""
+    old, new = Ledger(tmp_path / "old"), Ledger(tmp_path / "new")
+    old.intend(SCENARIO, ONE, [])
+    new.intend(SCENARIO, TWO, [])
+    monkeypatch.setattr(Ledger, "entries", lambda _: [])
+    with pytest.raises(LedgerError, match="has entries"):
+        old.copy_to(new)
+    monkeypatch.undo()
+    assert new.releases() == [TWO]
 
 
 def test_a_pipe_is_refused_at_once(tmp_path):

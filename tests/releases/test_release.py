@@ -16,8 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from scipy.stats import kstest, norm
-from tests.certificate.conftest import issued
-from tests.json_edits import put
+from tests.certificate.conftest import bell, issued, stating, worlds
 
 from pufferslice.calibration.guarantee import (
     ApproximateGuarantee,
@@ -26,7 +25,7 @@ from pufferslice.calibration.guarantee import (
     percent_at_most,
 )
 from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
-from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate import certify_release, verify
 from pufferslice.errors import (
     AlreadyReleasedError,
     ArgumentError,
@@ -40,7 +39,6 @@ from pufferslice.queries import Ball, Box, columns, row_function, summary, table
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, quantised, release, release_again
 from pufferslice.releases.value import fitting_value
-from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import Bootstrap, Resampled
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
@@ -76,14 +74,12 @@ DRAWN = Scenario.from_worlds(
     },
     query=MEAN,
 )
-GAUSSIAN = Scenario.from_worlds(
-    {
-        "low": GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
-        "high": GaussianDistribution(mean=[9.0, 9.0], cov=np.eye(2)),
-    },
+GAUSSIAN = worlds(
+    low=bell([0.0, 0.0], np.eye(2)),
+    high=bell([9.0, 9.0], np.eye(2)),
     query=summary(mean=["x", "y"]),
-    source="public_model",
 )
+LINE = FiniteProfile.axes(dim=1)
 
 
 def rows_of(secret, table=TABLE):
@@ -299,8 +295,7 @@ class TestIntoRange:
 
 
 def test_equal_distributions_are_released_without_noise(tmp_path):
-    worlds = {"p": TABLE, "q": TABLE}
-    scenario = Scenario.from_worlds(worlds, query=MEAN, source="released_data")
+    scenario = worlds(p=TABLE, q=TABLE, query=MEAN, source="released_data")
     certificate = certified(scenario)
     assert certificate.noise_std == 0
     released = release(scenario, TABLE, certificate, ledger=tmp_path / "l")
@@ -313,17 +308,12 @@ def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
     """Distributions that are called equal must release the same text, minus zeros included."""
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 1.0, -0.0, 1.0]})
     scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))
-    certificate = certify_release(scenario, JOINT.along(FiniteProfile.axes(dim=1)))
+    certificate = certify_release(scenario, JOINT.along(LINE))
     texts = set()
     for k in (0, 2):
-        release(
-            scenario,
-            table.slice(k, 1),
-            certificate,
-            ledger=tmp_path / f"{k}.ledger",
-            out=tmp_path / f"{k}.json",
-        )
-        texts.add((tmp_path / f"{k}.json").read_text())
+        out, book = tmp_path / f"{k}.json", tmp_path / f"{k}.ledger"
+        release(scenario, table.slice(k, 1), certificate, ledger=book, out=out)
+        texts.add(out.read_text())
     assert certificate.noise_std > 0 or len(texts) == 1
 
 
@@ -604,12 +594,24 @@ def test_threads_that_release_at_once(tmp_path):
     assert len(Ledger(tmp_path / "l").entries()) == 1
 
 
-FAR = Scenario.from_worlds(
-    {"p": FiniteDistribution.uniform([[1e6]]), "q": FiniteDistribution.uniform([[1e6 + 1e-3]])},
-    query=summary(mean=["x"]),
-    source="public_model",
-)
-FAR_ROWS = pa.table({"x": [1e6, 1e6]})
+def step_of(certificate):
+    return Fraction(certificate.noise_std) / SIGMA_INT
+
+
+def without_noise(released):
+    """The integers that the seeded noise was added to."""
+    drawn = SEEDED.draw(len(released.grid_values)).tolist()
+    return [value - noise for value, noise in zip(released.grid_values, drawn, strict=True)]
+
+
+def released_gaussian(means, values, ledger):
+    """Released values of Gaussian priors with these means, in units of 3, and the certificate."""
+    query = summary(mean=["x"]).with_scales([3.0])
+    p, q = (bell([mean], [[1.0]]) for mean in means)
+    scenario = worlds(p=p, q=q, query=query)
+    certificate = certified(scenario, profile=LINE, noise=SEEDED)
+    rows = pa.table({"x": values})
+    return release(scenario, rows, certificate, ledger=ledger, noise=SEEDED), certificate
 
 
 @pytest.mark.soundness
@@ -618,10 +620,9 @@ def test_no_value_is_refused_for_its_size(mean, ledger):
     """A refusal of one group and not of another would tell which group it was."""
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [mean, mean, mean + 1.0, mean + 1.0]})
     scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
-    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
+    certificate = certified(scenario, profile=LINE, noise=SEEDED)
     released = release(scenario, table.slice(0, 2), certificate, ledger=ledger, noise=SEEDED)
-    exact = round(Fraction(mean) / (Fraction(certificate.noise_std) / SIGMA_INT))
-    assert released.grid_values == (exact + int(SEEDED.draw(1)[0]),)
+    assert without_noise(released) == [round(Fraction(mean) / step_of(certificate))]
     assert released.values[0] == pytest.approx(mean, abs=10 * certificate.noise_std)
     assert Release.from_json(json.loads(json.dumps(released.to_json()))) == released
 
@@ -629,19 +630,10 @@ def test_no_value_is_refused_for_its_size(mean, ledger):
 @pytest.mark.soundness
 def test_gaussian_values_are_not_refused_and_saturate(ledger):
     """Beyond all floats the output is the largest one; the integers stay exact."""
-    distributions = {
-        "p": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
-        "q": GaussianDistribution(mean=[9.0], cov=[[1.0]]),
-    }
-    query = summary(mean=["x"]).with_scales([3.0])
-    scenario = Scenario.from_worlds(distributions, query=query)
-    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
     largest = np.finfo(np.float64).max
-    rows = pa.table({"x": [largest / 2]})
-    released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
-    step = Fraction(certificate.noise_std) / SIGMA_INT
-    exact = round(Fraction(largest / 2) / 3 / step)
-    assert released.grid_values == (exact + int(SEEDED.draw(1)[0]),)
+    released, certificate = released_gaussian((0.0, 9.0), [largest / 2], ledger)
+    exact = round(Fraction(largest / 2) / 3 / step_of(certificate))
+    assert without_noise(released) == [exact]
     assert abs(released.values[0]) <= largest
     assert Release.from_json(json.loads(json.dumps(released.to_json()))) == released
 
@@ -649,17 +641,9 @@ def test_gaussian_values_are_not_refused_and_saturate(ledger):
 @pytest.mark.soundness
 def test_gaussian_values_are_scaled_exactly(ledger):
     """1e15 / 3 is not a float: the quotient that was rounded would be off by a third of it."""
-    distributions = {
-        "p": GaussianDistribution(mean=[1e15 + 1], cov=[[1.0]]),
-        "q": GaussianDistribution(mean=[1e15 + 2], cov=[[1.0]]),
-    }
-    scenario = Scenario.from_worlds(distributions, query=summary(mean=["x"]).with_scales([3.0]))
-    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
-    rows = pa.table({"x": [1e15 + 1]})
-    released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
-    step = Fraction(certificate.noise_std) / SIGMA_INT
-    off = released.grid_values[0] - int(SEEDED.draw(1)[0]) - Fraction(10**15 + 1, 3) / step
-    assert abs(off) <= Fraction(1, 2)
+    released, certificate = released_gaussian((1e15 + 1, 1e15 + 2), [1e15 + 1], ledger)
+    (found,) = without_noise(released)
+    assert abs(found - Fraction(10**15 + 1, 3) / step_of(certificate)) <= Fraction(1, 2)
 
 
 @pytest.mark.soundness
@@ -703,18 +687,14 @@ def test_gaussian_priors_refuse_no_value(ledger, told, expected):
     query = table_function(
         fails_as_told, names=["x", "y"], columns=["told"], description="two numbers, or none"
     ).with_scales([1.0, 3.0])
-    distributions = {
-        "p": GaussianDistribution(mean=[1e6 - 1, 4.0], cov=np.eye(2)),
-        "q": GaussianDistribution(mean=[1e6 + 1, 6.0], cov=np.eye(2)),
-    }
-    scenario = Scenario.from_worlds(distributions, query=query)
+    p, q = bell([1e6 - 1, 4.0], np.eye(2)), bell([1e6 + 1, 6.0], np.eye(2))
+    scenario = worlds(p=p, q=q, query=query)
     certificate = certified(scenario, noise=SEEDED)
     rows = pa.table({"told": pa.array([told], pa.string())})
     released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
-    step = Fraction(certificate.noise_std) / SIGMA_INT
+    step = step_of(certificate)
     exact = [round(Fraction(x) / s / step) for x, s in zip(expected, (1, 3), strict=True)]
-    drawn = SEEDED.draw(2).tolist()
-    assert released.grid_values == tuple(a + b for a, b in zip(exact, drawn, strict=True))
+    assert without_noise(released) == exact
     assert "told" not in str(released.to_json())
 
 
@@ -739,12 +719,6 @@ def test_a_certificate_without_evidence(certificate, ledger):
         release_a(bare, ledger=ledger)
 
 
-def changed(certificate, path, value):
-    return Certificate(
-        statement=put(certificate.statement, path, value), evidence=certificate.evidence
-    )
-
-
 @pytest.mark.soundness
 @pytest.mark.parametrize(
     ("path", "value"),
@@ -757,7 +731,7 @@ def changed(certificate, path, value):
 )
 def test_a_certificate_that_does_not_hold_releases_nothing(certificate, ledger, path, value):
     with pytest.raises(ReleaseError, match="does not hold for this scenario"):
-        release_a(changed(certificate, path, value), ledger=ledger)
+        release_a(stating(certificate, path, value), ledger=ledger)
     assert not ledger.path.exists()
 
 
@@ -766,20 +740,14 @@ def test_arguments_in_the_wrong_order(certificate, tmp_path):
         release(GROUPS, certificate, rows_of("a"), ledger=tmp_path / "l")
 
 
-def shrunk(certificate, factor):
-    """The certificate as if all distances were `factor` of what they are; it verifies."""
-
-    def smaller(tables):
-        return attrs.evolve(tables, gaps=tables.gaps * factor)
-
-    evidence = certificate.evidence
-    parts = {"slices": evidence.slices, "full": evidence.full}
-    edited = {
-        name: part and attrs.evolve(part, differences=smaller(part.differences))
-        for name, part in parts.items()
-    }
-    evidence = attrs.evolve(evidence, **edited)
-    return issued(evidence, certificate.statement)
+def closer(certificate, parts, **options):
+    """The certificate as if distances of its parts were these factors of what they are."""
+    evidence, edited = certificate.evidence, {}
+    for name, factor in parts.items():
+        if part := getattr(evidence, name):
+            tables = attrs.evolve(part.differences, gaps=part.differences.gaps * factor)
+            edited[name] = attrs.evolve(part, differences=tables)
+    return issued(attrs.evolve(evidence, **edited), certificate.statement, **options)
 
 
 @pytest.mark.soundness
@@ -788,7 +756,7 @@ def shrunk(certificate, factor):
 def test_evidence_that_was_edited_releases_nothing(make, target, ledger):
     """Evidence and statement were edited together, so they agree; the data do not."""
     certificate = certify_release(make, target.along(AXES))
-    forged = shrunk(certificate, 1e-3)
+    forged = closer(certificate, {"slices": 1e-3, "full": 1e-3})
     assert verify(forged).holds
     assert forged.noise_std < 2e-3 * certificate.noise_std
     assert not verify(forged, scenario=make).holds
@@ -802,13 +770,10 @@ def test_evidence_that_was_edited_releases_nothing(make, target, ledger):
 def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
     """The noise is right, but all coupled atoms but the farthest are said to be closer."""
     certificate = certified(RECORDS)
-    evidence = certificate.evidence
-    tables = evidence.full.differences
-    smaller = tables.gaps / 2
-    smaller[tables.starts[:-1]] *= 2
-    closer = attrs.evolve(tables, gaps=smaller)
-    evidence = attrs.evolve(evidence, full=attrs.evolve(evidence.full, differences=closer))
-    forged = issued(evidence, certificate.statement)
+    tables = certificate.evidence.full.differences
+    factors = np.full(len(tables.gaps), 0.5)
+    factors[tables.starts[:-1]] = 1.0
+    forged = closer(certificate, {"full": factors})
     assert forged.noise_std == certificate.noise_std
     assert forged.unsliced_epsilon < certificate.unsliced_epsilon
     assert verify(forged).holds
@@ -820,10 +785,7 @@ def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
 def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
     """The noise is right and the unsliced bound too; only the cost along slices is understated."""
     certificate = certified(RECORDS, Guarantee.average(order=4, epsilon=4.0))
-    evidence = certificate.evidence
-    smaller = attrs.evolve(evidence.slices.differences, gaps=evidence.slices.differences.gaps / 20)
-    evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, differences=smaller))
-    forged = issued(evidence, certificate.statement, noise_std=certificate.noise_std)
+    forged = closer(certificate, {"slices": 1 / 20}, noise_std=certificate.noise_std)
     assert forged.spent < 0.02
     assert verify(forged).holds
     with pytest.raises(ReleaseError, match="spent"):
@@ -846,7 +808,7 @@ def test_a_description_is_compared_to_the_last_digit(ledger):
     query = summary(mean=["x"]).with_range(Box([1e9], [1e9 + 1]))
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [1e9, 1e9 + 0.25, 1e9 + 0.5, 1e9 + 1]})
     scenario = Scenario.from_groups(table, secret="s", query=query)
-    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1))
+    certificate = certified(scenario, profile=LINE)
     narrow = {"kind": "box", "low": [1e9 + 0.45], "high": [1e9 + 0.5]}
     changed_query = {**certificate.evidence.scenario["query"], "range": narrow}
     evidence = attrs.evolve(
@@ -934,6 +896,12 @@ def test_release_files_that_are_none(tmp_path, ledger, certificate):
         Release.load(tmp_path / "nowhere.json")
 
 
+def test_a_text_of_a_file_cannot_pass_for_another_line(ledger, certificate):
+    document = release_a(certificate, ledger=ledger).to_json()
+    text = str(Release.from_json({**document, "clipping": "x\nUnsliced: at most 0"}))
+    assert "\nUnsliced: at most 0" not in text
+
+
 def test_a_release_has_a_value_for_every_name(ledger, certificate):
     released = release_a(certificate, ledger=ledger)
     for broken in ({"names": ("x",)}, {"values": [1.0, math.nan]}, {"grid_values": ()}):
@@ -946,7 +914,6 @@ class TestFromSamplesAndBins:
 
     DRAWN = np.random.default_rng(4)
     MANY = pa.table({"s": ["a", "b"] * 1500, "x": DRAWN.normal(size=3000)})
-    LINE = FiniteProfile.axes(dim=1)
 
     def sampled(self, query):
         return Scenario.from_records(self.MANY, secret="s", query=query).with_sampled_priors()
@@ -957,14 +924,14 @@ class TestFromSamplesAndBins:
     def test_a_new_row_of_the_population_is_released(self, target, tmp_path):
         """The prior is the population, so the row need not be one of the draws."""
         scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))
-        certificate = certify_release(scenario, target.along(self.LINE), failure_probability=0.05)
+        certificate = certify_release(scenario, target.along(LINE), failure_probability=0.05)
         row = pa.table({"s": ["a"], "x": [0.12345]})
         released = release(scenario, row, certificate, ledger=tmp_path / "l")
         assert released.guarantee == str(target)
         assert abs(released.values[0]) < 8 * certificate.noise_std
 
     def counted(self, query, **said):
-        scan = RowScan.of(query, secret="s", profile=self.LINE, **said)
+        scan = RowScan.of(query, secret="s", profile=LINE, **said)
         return streamed_scenario(scan_tables([self.MANY], scan), scan)
 
     def test_without_clipping_a_release_stays_in_the_counted_range(self):
@@ -977,8 +944,7 @@ class TestFromSamplesAndBins:
 @pytest.mark.parametrize(
     "kept", ["xx", '{"format": "pufferslice-release", "version": 1}', '{"format": 7}', "[]"]
 )
-def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
-    certificate = certify_release(GROUPS, JOINT.along(AXES))
+def test_a_damaged_release_in_the_ledger_is_not_handed_out(certificate, tmp_path, kept):
     release_a(certificate, ledger=tmp_path / "one.ledger")
     keep(tmp_path / "one.ledger", kept)
     with pytest.raises(LedgerError, match=r"keeps is damaged .*restore a copy of the ledger"):
@@ -986,8 +952,7 @@ def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
     assert not (tmp_path / "r.json").exists()
 
 
-def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(tmp_path):
-    certificate = certify_release(GROUPS, JOINT.along(AXES))
+def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(certificate, tmp_path):
     out = tmp_path / "first.json"
     release_a(certificate, ledger=tmp_path / "one.ledger", out=out)
     keep(tmp_path / "one.ledger", out.read_text().replace(certificate.digest, "0" * 64))

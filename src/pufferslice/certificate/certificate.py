@@ -120,9 +120,7 @@ class Certificate:
             document["signature"] = dict(self.signature)
         return document
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """The noise of each statistic, one row each; of training, one row per run."""

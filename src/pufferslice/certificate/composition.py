@@ -4,8 +4,8 @@ r"""Several certificates over the same data: what they promise together.
 Training runs add their costs as functions of the number of differing records. Releases add where
 the secret determines the data: outputs are then independent given the secret, so unsliced Rényi
 costs at one order add, also if a later release was chosen after seeing an earlier one, as long as
-the total was fixed beforehand. Where the data stay random given the secret they do not: of two fair
-bits, neither tells their exclusive or, and both together do.
+the total was fixed beforehand. Where the data stay random given the secret they do not: neither of
+two fair bits reveals their exclusive or, and both together do.
 """
 
 import math
@@ -16,10 +16,11 @@ import attrs
 import numpy as np
 from scipy.special import ndtr
 
+from pufferslice._core.checks import check_between
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.search import SAFETY
 from pufferslice.calibration.epsilon_delta import gaussian_delta, smallest_epsilon
-from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
+from pufferslice.calibration.guarantee import at_most, in_full, percent_at_most
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.training import composed_runs
 from pufferslice.errors import ArgumentError, CertificateError
@@ -53,6 +54,7 @@ class ComposedReleases:
 
     def epsilon_at(self, delta: float) -> float:
         """Epsilon of all releases together at `delta`, for the total."""
+        check_between(0, 1, delta=delta)
         return smallest_epsilon(self.delta, delta)
 
     @property
@@ -76,9 +78,10 @@ class ComposedReleases:
         )
 
 
-def composition_key(scenario: Mapping[str, Any], order: float) -> str:
+def _shared_key(statement: Mapping[str, Any]) -> str:
     """Identifies what releases must share to add up: secrets, pairs, priors and order."""
-    return digest(canonical_json([{key: scenario[key] for key in _SHARED}, order]))
+    shared = {key: statement["scenario"][key] for key in _SHARED}
+    return digest(canonical_json([shared, float(statement["guarantee"]["order"])]))
 
 
 def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleases:
@@ -101,13 +104,11 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
     if None in totals:
         raise CertificateError(
             "these releases do not compose: with two fair bits and their exclusive or as the "
-            "secret, each bit alone says nothing, both together say all. Only releases of data "
-            "that the secret determines add up, certified with total=... (--total) under one "
+            "secret, each bit alone reveals nothing, both together reveal it. Only releases of "
+            "data that the secret determines add up, certified with total=... (--total) under one "
             f"total. {_CONCATENATE}"
         )
-    orders = {float(statement["guarantee"]["order"]) for statement in statements}
-    keys = {composition_key(s["scenario"], s["guarantee"]["order"]) for s in statements}
-    if len(totals) > 1 or len(keys) > 1:
+    if len(totals) > 1 or len(set(map(_shared_key, statements))) > 1:
         raise CertificateError(
             "only releases with one secret, the same pairs, priors and order, and one total add "
             f"up; these differ. {_CONCATENATE}"
@@ -123,7 +124,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
         )
     return ComposedReleases(
         certificates=digests,
-        order=orders.pop(),
+        order=float(statements[0]["guarantee"]["order"]),
         epsilon=spent,
         total=float(total),
         implementation_delta=added_up([s["noise"]["implementation_delta"] for s in statements]),
@@ -140,7 +141,4 @@ def budget_of(statement: Mapping[str, Any]) -> tuple[str, float, float] | None:
     """What a ledger keeps of a release that adds up: key, cost and total; None for others."""
     if statement["total"] is None:
         return None
-    claim = claim_of(statement["guarantee"])
-    order = claim.order if isinstance(claim, Guarantee) else math.nan
-    key = composition_key(statement["scenario"], order)
-    return key, float(statement["spent"]), float(statement["total"])
+    return _shared_key(statement), float(statement["spent"]), float(statement["total"])

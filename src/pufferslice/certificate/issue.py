@@ -60,9 +60,9 @@ from pufferslice.sensitivity.tables import MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-6
-"""What a coordinate without a wanted accuracy counts, of the one that counts most."""
+"""Weight of a coordinate without a wanted accuracy, as a share of the largest weight."""
 _LEAST_CLAIM_SHARE: Final = 2.0**-10
-"""What a wanted accuracy claims at least, of the claim that it may cost."""
+"""Smallest claim for a wanted accuracy, as a share of the most that it may cost."""
 _GUARD_ROOM: Final = 1 + 2.0**-29
 _FIRST_RECIPE: Final = Recipe(effort="quick")
 """To learn roughly how much noise there will be."""
@@ -136,6 +136,7 @@ def certify_release(
             "of at most delta, claim Guarantee.guess(at_most=(1 + delta) / 2)"
         )
     check_one_of(get_args(Effort), effort=effort)
+    is_ours = shape is None or (is_a(shape, str) and shape in FITTED)
     profile: AnyProfile | None
     if target.is_sliced:
         profile = target.profile
@@ -145,7 +146,8 @@ def certify_release(
                 "profile=FiniteProfile.uniform(...)"
             )
         check_profile(profile, scenario.dim)
-        if guard is not None or weights is not None or shape not in (None, "isotropic"):
+        is_isotropic = shape is None or (is_a(shape, str) and shape == "isotropic")
+        if guard is not None or weights is not None or not is_isotropic:
             raise ArgumentError(
                 "a claim along slices has isotropic noise: noise with another shape would vanish "
                 "where no slice looks. Leave shape, guard and weights out, or claim the whole "
@@ -169,7 +171,7 @@ def certify_release(
     along = None if isinstance(profile, WholeSphere) else profile
     query, widths = scenario.query, None
     if noise_std is not None:
-        check_between(0, LARGEST, noise_std=noise_std)
+        noise_std = _wide_noise(noise_std)
         if accuracy is not None:
             raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
     if accuracy is not None:
@@ -185,12 +187,12 @@ def certify_release(
         deltas=deltas,
         generator=noise.name,
         earlier_releases=earlier,
-        noise_std=None if noise_std is None else float(noise_std),
+        noise_std=noise_std,
         total=None if total is None else float(total),
     )
     fitted = None
     if not target.is_sliced:
-        if widths is not None and weights is None and shape in (None, *FITTED):
+        if widths is not None and weights is None and is_ours:
             weights = _weights_of(query, widths)
         fit = fit_shape(
             scenario,
@@ -222,7 +224,7 @@ def certify_release(
                 f"this accuracy costs {at_most(cost)}, more than the {target.bound:g} of "
                 f"{target}; accept less accuracy, or claim more"
             )
-        # An (epsilon, delta) claim may cost nothing, and 0 is no epsilon.
+        # An (epsilon, delta) claim may cost nothing, but must have a positive epsilon.
         least = max(float(np.nextafter(cost, np.inf)), target.bound * _LEAST_CLAIM_SHARE)
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
     is_chosen = options.noise_std is not None
@@ -249,9 +251,8 @@ def certify_release(
                 "this noise does not hide one row, which the normal approximation of the priors "
                 f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
             )
-        is_ours = shape is None or (isinstance(shape, str) and shape in FITTED)
         if std < least and is_ours and scenario.dim > 1 and not target.is_sliced:
-            # Each coordinate gets what its own rows need, beside what the claim needs.
+            # Each coordinate gets what its own rows need, in addition to what the claim needs.
             covariance = np.eye(scenario.dim) if fitted is None else fitted.covariance
             covariance = std**2 * covariance + np.diag(np.square(scenario.row_spans))
             evidence = Evidence.of(
@@ -307,7 +308,7 @@ def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:
 
 
 def _weights_of(query: Query, widths: Floats) -> list[float]:
-    """Weights of coordinates that need these half-widths; those that need none count a little."""
+    """Weights of coordinates that need these half-widths; a small one for those without any."""
     weights = (query.scales / widths) ** 2
     return np.maximum(weights, weights.max() * _LEAST_WEIGHT_SHARE).tolist()  # type: ignore[no-any-return]
 
@@ -346,7 +347,6 @@ def spent(
     """
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
-    std = certificate.noise_std if noise_std is None else noise_std
     if isinstance(claim, Guarantee):
         claim = Guarantee(
             notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
@@ -370,7 +370,7 @@ def spent(
             "the certificate is about the whole output, and its evidence has no slices; ask about "
             "notion 'unsliced', or certify a claim along slices"
         )
-    check_between(0, LARGEST, noise_std=std)
+    std = certificate.noise_std if noise_std is None else _wide_noise(noise_std)
     options = attrs.evolve(
         stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
     )
@@ -392,9 +392,17 @@ def spent_in_full(
     a number.
     """
     evidence = required_evidence(certificate)
-    std = certificate.noise_std if noise_std is None else noise_std
-    stated = float(certificate.statement["unsliced"]["order"])
-    return unsliced_of(evidence, stated if order is None else order, std)
+    std = certificate.noise_std if noise_std is None else _wide_noise(noise_std)
+    order = certificate.statement["unsliced"]["order"] if order is None else order
+    check_above(1, order=order)
+    return unsliced_of(evidence, float(order), std)
+
+
+def _wide_noise(noise_std: float) -> float:
+    """As a float of 64 bits: numpy's narrow ones would round a cost, down as well as up."""
+    std = float(noise_std) if is_a(noise_std, np.floating) else noise_std
+    check_between(0, LARGEST, noise_std=std)
+    return float(std)
 
 
 def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
@@ -432,8 +440,8 @@ def required_evidence(certificate: Certificate) -> Evidence:
         )
     if certificate.evidence.digest() != certificate.statement["evidence_digest"]:
         raise CertificateError(
-            "the evidence does not belong to this statement: its digest differs. Put the file "
-            "beside it that was written with it"
+            "the evidence does not belong to this statement: its digest differs. Use the "
+            ".evidence.npz file that was written with it"
         )
     return certificate.evidence
 
@@ -491,10 +499,11 @@ def _confidence(
             "to which it is then clipped; or claim sliced (epsilon, delta) with "
             "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
         )
+    check_between(0, 1, failure_probability=failure_probability)
     # The tails go into a delta along slices always, else where no range bounds them.
     beyond = in_delta and (target.is_sliced or scenario.query.range is None)
     return Confidence(
-        failure_probability=failure_probability,
+        failure_probability=float(failure_probability),
         band=band if sampled else None,
         tails=("in_delta" if beyond else "at_range") if sampled else None,
         on_sphere=on_sphere,
@@ -541,7 +550,7 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that gives almost no weight to a difference between distributions.
 
-    The whole sphere, of which evidence has no slices, shows every difference.
+    The whole sphere shows every difference; its evidence has no slices.
     """
     slices, full = evidence.slices, evidence.full.differences
     if slices is None:
@@ -553,25 +562,16 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         least = apart * share**2
     else:
         distributions, pairs = distribution_pairs(scenario)
-        atoms = {
-            i: distribution
-            for i, distribution in enumerate(distributions)
-            if isinstance(distribution, FiniteDistribution)
-        }
-        means = {
-            i: np.average(distribution.outputs, axis=0, weights=distribution.counts)
-            for i, distribution in atoms.items()
-        }
-        norms = [
-            float(np.linalg.norm(np.abs(distribution.outputs).max(axis=0)))
-            for distribution in atoms.values()
-        ]
-        # What rounding of projections added to gaps is nothing that a slice sees.
+        atoms = [one for one in distributions if isinstance(one, FiniteDistribution)]
+        means = [np.average(one.outputs, axis=0, weights=one.counts) for one in atoms]
+        norms = [float(np.linalg.norm(np.abs(one.outputs).max(axis=0))) for one in atoms]
+        # Rounding of projections adds to gaps; a slice does not show that part.
         errors = projection_errors(profile.directions, max(norms, default=0.0))
         visible = tables.worst() - 4 * errors
         apart = visible.max(axis=1)
         if isinstance(full, MatchingTables) and not evidence.full.from_range:
             apart = full.worst().min(axis=1)
+        # Distributions are all finite or all counted in bins, which have no atoms.
         shifts = [np.linalg.norm(means[a] - means[b]) if atoms else 0.0 for a, b in pairs]
         least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
     weights = profile.weights / profile.weights.sum()

@@ -57,7 +57,7 @@ _PRECISIONS: Final = (128, 512)
 _NEAR: Final = 2.0**-42
 """How far from the epsilon of a slice, or a least variance, a proved bound is looked for."""
 _FURTHER: Final = 2.0**-32
-"""The same below it, where floats that were rounded up cannot tell more exactly."""
+"""The same below it: floats were rounded up, so they are less exact there."""
 
 
 @final
@@ -190,11 +190,16 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         tables = _of_worst(tables)
     if isinstance(claim, ApproximateGuarantee) and isinstance(tables, GapTables):
         return _sliced_delta_excess(slices, tables, claim, noise_std)
-    if not isinstance(claim, Guarantee):
+    if not isinstance(claim, Guarantee) or slices.missing.any():
         return arb.nan()
     a = arb(claim.order) - 1
     if isinstance(tables, GaussianPairs):
-        costs = _gaussian_slice_costs(tables, slices.profile.directions, a + 1, noise_std)
+        directions = slices.profile.directions.tolist()
+        columns = [arb_mat([[arb(x)] for x in row]) for row in directions]
+        costs = [
+            [_gaussian_cost([piece.along(column) for piece in pieces], a + 1) for column in columns]
+            for pieces in _pieces(tables, noise_std)
+        ]
     else:
         rate, stds, grid = (a + 1) * a / 2, _stds(slices, noise_std), _grid(slices.profile.dim)
         moments = _row_means(
@@ -388,7 +393,7 @@ def _noise_delta(dim: int, rounding: float, epsilon: arb) -> arb:
 class _Piece(NamedTuple):
     """Two Gaussians: how far apart, the spread of the second with noise, how much wider the first.
 
-    None of the three is needed of components that are equal.
+    Components that are equal need none of the three.
     """
 
     share: arb
@@ -500,16 +505,6 @@ def _gaussian_cost(pieces: Sequence[_Piece], order: arb) -> arb:
             moment += piece.share * (a * piece.divergence(order)).exp()
         both.append(moment.log() / a)
     return both[0].max(both[1])
-
-
-def _gaussian_slice_costs(
-    pairs: GaussianPairs, directions: Floats, order: arb, noise_std: arb
-) -> Rows:
-    columns = [arb_mat([[arb(x)] for x in row]) for row in directions.tolist()]
-    return [
-        [_gaussian_cost([piece.along(column) for piece in pieces], order) for column in columns]
-        for pieces in _pieces(pairs, noise_std)
-    ]
 
 
 def _gaussian_excesses(pairs: GaussianPairs, claim: Claim, noise_std: arb) -> list[arb]:

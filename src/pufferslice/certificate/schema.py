@@ -7,15 +7,15 @@ is checked. A checked document is returned as it is, because digests are of its 
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     Tag,
     ValidationError,
     model_validator,
@@ -66,26 +66,17 @@ class _OneOf:
         return core_schema.literal_schema(self.names)
 
 
-class _EachOnce:
-    """A list without repetitions."""
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(_each_once, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return handler(schema) | {"uniqueItems": True}
-
-
 def _each_once(items: list[Any]) -> list[Any]:
     if any(item in items[:index] for index, item in enumerate(items)):
         raise ValueError("must not list anything twice")
     return items
 
 
+_EACH_ONCE: Final = AfterValidator(_each_once)
+_UNIQUE: Final = Field(json_schema_extra={"uniqueItems": True})
+Item = TypeVar("Item")
+Distinct = Annotated[list[Item], _EACH_ONCE, _UNIQUE]
+SomeDistinct = Annotated[list[Item], Field(min_length=1), _EACH_ONCE, _UNIQUE]
 Text = Annotated[str, Field(min_length=1)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Number = Annotated[float, Field(gt=-_LARGEST, lt=_LARGEST)]
@@ -97,22 +88,12 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
 Vector = Annotated[list[Number], Field(min_length=1)]
-Labels = Annotated[list[str], _EachOnce()]
-Names = Annotated[list[Text], Field(min_length=1), _EachOnce()]
-Digests = Annotated[list[Sha256], _EachOnce()]
-Deltas = Annotated[list[Delta], _EachOnce()]
+Deltas = Distinct[Delta]
 Sentences = Annotated[list[Text], Field(min_length=1)]
-Pair = Annotated[list[str], Field(min_length=2, max_length=2), _EachOnce()]
-Conditions = Annotated[list[Annotated[str, _OneOf(CONDITIONS)]], Field(min_length=1), _EachOnce()]
-Hypotheses = Annotated[list[Annotated[str, _OneOf(HYPOTHESES)]], Field(min_length=1), _EachOnce()]
-TrainingLimits = Annotated[list[Annotated[str, _OneOf(LIMITS)]], Field(min_length=1), _EachOnce()]
-ReleaseLimits = Annotated[
-    list[Annotated[str, _OneOf(RELEASE_LIMITS)]], Field(min_length=1), _EachOnce()
-]
-RecordAccountants = Annotated[
-    list[Annotated[str, _OneOf(a.name for a in ACCOUNTANTS if not isinstance(a, MeanSquare))]],
-    Field(min_length=1),
-    _EachOnce(),
+Pair = Annotated[list[str], Field(min_length=2, max_length=2), _EACH_ONCE, _UNIQUE]
+Secrets = Annotated[list[str], Field(min_length=2), _EACH_ONCE, _UNIQUE]
+RecordAccountants = SomeDistinct[
+    Annotated[str, _OneOf(a.name for a in ACCOUNTANTS if not isinstance(a, MeanSquare))]
 ]
 
 
@@ -178,7 +159,7 @@ Range = Annotated[BoxRange | BallRange, Field(discriminator="kind")]
 class ColumnsSecret(_Part):
     """The value of one column, or of several together."""
 
-    columns: Names
+    columns: SomeDistinct[Text]
 
 
 class BinsSecret(_Part):
@@ -221,9 +202,7 @@ class PriorPart(_Part):
     kind: Kind
     origin: Text
     """How the distributions were made, in one sentence."""
-    plugins: Annotated[list[PluginPart], Field(min_length=1), _EachOnce()] = Field(
-        default_factory=_absent
-    )
+    plugins: SomeDistinct[PluginPart] = Field(default_factory=_absent)
     """The plugins that made distributions; absent if none did."""
 
 
@@ -232,9 +211,9 @@ class QueryPart(_Part):
 
     kind: Text
     level: Level
-    names: Names
+    names: SomeDistinct[Text]
     """The coordinates of the released value."""
-    columns: Annotated[list[Text], _EachOnce()]
+    columns: Distinct[Text]
     """The columns that are read."""
     parameters: dict[str, Any]
     """What the builder of this kind of query was given; each kind has its own."""
@@ -255,8 +234,8 @@ class QueryPart(_Part):
 class ClippedPart(_Part):
     """Secrets under which the public range moves all, or some, values of the query."""
 
-    all: Labels
-    some: Labels
+    all: Distinct[str]
+    some: Distinct[str]
 
 
 class ScenarioPart(_Part):
@@ -270,11 +249,11 @@ class ScenarioPart(_Part):
         | Annotated[WorldsSecret, Tag("(worlds)")],
         Discriminator(_kind_of_secret),
     ]
-    secrets: Annotated[list[str], Field(min_length=2), _EachOnce()]
+    secrets: Secrets
     """The values that the secret can take."""
-    pairs: Annotated[list[Pair], Field(min_length=1), _EachOnce()]
+    pairs: SomeDistinct[Pair]
     """Secrets that must not be told apart, in either order."""
-    priors: Annotated[list[PriorPart], Field(min_length=1), _EachOnce()]
+    priors: SomeDistinct[PriorPart]
     query: QueryPart
     rows_dropped: Annotated[int, Field(ge=0, lt=2**53)]
     """Rows that were left out because of missing values."""
@@ -357,7 +336,7 @@ class ShapePart(_Part):
 
     kind: Literal["fitted", "diagonal", "isotropic", "given"]
     """Fitted to the secret, fitted coordinate by coordinate, the same everywhere, or the user's."""
-    whitening: list[list[Annotated[float, Field(gt=-_LARGEST, lt=_LARGEST)]]] | None
+    whitening: list[list[Number]] | None
     """Lower triangular matrix that makes the noise isotropic; null for isotropic noise."""
     guard: NonNegative | None
     """A shift of the output by no more than this, in scaled coordinates, is hidden as well as the
@@ -487,9 +466,9 @@ class ReleaseStatement(_Part):
     deltas: Deltas
     """The deltas of the views."""
     views: list[ViewPart]
-    earlier_releases: Digests
+    earlier_releases: Distinct[Sha256]
     """Digests of the certificates of earlier releases, which this one does not cover jointly."""
-    limits: ReleaseLimits
+    limits: SomeDistinct[Annotated[str, _OneOf(RELEASE_LIMITS)]]
     """What is not covered, by code."""
     evidence_digest: Sha256
     """Salted SHA-256 of the evidence that belongs to the statement."""
@@ -501,16 +480,15 @@ class ReleaseStatement(_Part):
             dims.add(self.profile.dim)
         if shape.whitening is not None:
             dims |= {len(shape.whitening), *map(len, shape.whitening)}
-        sliced = self.guarantee.notion in SLICED_NOTIONS
-        isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
-        adds_up = not sliced and isinstance(self.guarantee, RenyiGuarantee)
-        whole_sphere = isinstance(self.profile, WholeSpherePart)
-        least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
-        free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)
-        # Nearly equal distributions need no epsilon at a delta.
-        needed = self.spent > 0 or isinstance(self.guarantee, EpsilonDeltaGuarantee)
-        costly = needed and self.noise.std > 0
         claim, unsliced = self.guarantee, self.unsliced
+        is_renyi, is_guess = isinstance(claim, RenyiGuarantee), isinstance(claim, GuessPart)
+        sliced = claim.notion in SLICED_NOTIONS
+        isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
+        whole_sphere = isinstance(self.profile, WholeSpherePart)
+        free = not (self.spent > (0.5 if is_guess else 0.0) or unsliced.epsilon)
+        free = free and not (self.views or self.deltas)
+        # Nearly equal distributions need no epsilon at a delta.
+        costly = self.noise.std > 0 and (self.spent > 0 or isinstance(claim, EpsilonDeltaGuarantee))
         bound = claim.at_most if isinstance(claim, GuessPart) else claim.epsilon
         same = True
         if isinstance(claim, GuessPart):
@@ -525,14 +503,13 @@ class ReleaseStatement(_Part):
                 == (sliced, sliced and not whole_sphere)
             ),
             "the whole sphere goes with Rényi claims, which hold with certainty": (
-                not whole_sphere
-                or (not self.failure_probability and isinstance(self.guarantee, RenyiGuarantee))
+                not whole_sphere or (is_renyi and not self.failure_probability)
             ),
             "claims along slices have isotropic noise, and neither guard nor gap": (
                 isotropic or not sliced
             ),
             "total belongs to unsliced Rényi claims, whose costs add": (
-                self.total is None or adds_up
+                self.total is None or (is_renyi and not sliced)
             ),
             "equal distributions cost nothing and have no views; others need noise": (
                 free if self.distributions_are_equal else costly
@@ -594,7 +571,7 @@ class RecordPart(_Part):
     """1e-5, or one over the number of records if that is less; includes the noise's distance."""
     epsilon_at_delta: NonNegative | None
     """Epsilon of differential privacy at delta; null if there is none."""
-    conditions: Conditions
+    conditions: SomeDistinct[Annotated[str, _OneOf(CONDITIONS)]]
     """What this needs beside the claim, by code."""
 
 
@@ -612,7 +589,7 @@ class TrainingStatement(_Part):
     ]
     certifies: Sentences
     draws_may_be_seen: Sentences
-    noise: Annotated[Sentences, _EachOnce()]
+    noise: SomeDistinct[Text]
     """How the noise is drawn, in sentences."""
     implementation_delta: Share
     """Total-variation distance of all drawn noise from the noise that the bound is about."""
@@ -622,9 +599,9 @@ class TrainingStatement(_Part):
     """The deltas of the views."""
     views: list[ViewPart]
     one_record: RecordPart
-    hypotheses: Hypotheses
+    hypotheses: SomeDistinct[Annotated[str, _OneOf(HYPOTHESES)]]
     """What a run must keep to, by code."""
-    limits: TrainingLimits
+    limits: SomeDistinct[Annotated[str, _OneOf(LIMITS)]]
     """What is not covered, by code."""
 
 
@@ -722,7 +699,7 @@ class InferencePart(_Part):
     attack: Literal["gaussian_map", "likelihood_ratio"]
     prior: str
     prior_kind: Literal["natural", "balanced"]
-    secrets: Annotated[list[str], Field(min_length=2), _EachOnce()]
+    secrets: Secrets
     n_trials: Count
     accuracy: IntervalPart
     prior_accuracy: IntervalPart

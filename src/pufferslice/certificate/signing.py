@@ -44,7 +44,7 @@ def sign(certificate: Certificate, private_key: bytes) -> Certificate:
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise CertificateError(
-            f"the private key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
+            f"the private key must be Ed25519, got {type(key).__name__}; keygen writes such keys"
         )
     signature = {
         "algorithm": ALGORITHM,
@@ -64,7 +64,7 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
         ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise CertificateError(
-            f"the public key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
+            f"the public key must be Ed25519, got {type(key).__name__}; keygen writes such keys"
         )
     signature = certificate.signature
     if signature is None:

@@ -101,7 +101,7 @@ class SweepPoint:
     epsilon_at_delta: float | None
     """The best view of the whole output at the delta that was asked for; None if there is none."""
     total_variation: float
-    """Bound on the total variation of what is released under two secrets; 1 says nothing."""
+    """Bound on the total variation of what is released under two secrets; 1 is no bound."""
 
     @property
     def guess(self) -> float:
@@ -152,8 +152,8 @@ class Sweep:
             claim=claim,
             names=tuple(statement["scenario"]["query"]["names"]),
             order=float(statement["unsliced"]["order"]),
-            delta=delta,
-            rows=sweep_points(certificate, bounds, delta=delta, progress=progress),
+            delta=float(delta),
+            rows=sweep_points(certificate, bounds, delta=float(delta), progress=progress),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -259,7 +259,6 @@ def _ladder(claim: Claim) -> tuple[float, ...]:
 
 
 def _up(epsilon: float | None) -> str:
-    """Three digits, rounded up."""
     return "-" if epsilon is None else at_most(epsilon, digits=3)
 
 
@@ -272,7 +271,7 @@ class TrainingSweepPoint:
     noise_multiplier: float | None
     """By the plan's own accountant; None where there is none."""
     total_variation: float
-    """Bound on the total variation of what the run releases in two worlds; 1 says nothing."""
+    """Bound on the total variation of what the run releases in two worlds; 1 is no bound."""
 
 
 @final
@@ -402,9 +401,8 @@ def what_if_training(
     """
     stated = TrainingClaim.read_off(certificate.statement)
     plan, guarantee = stated.runs[0], stated.guarantee()
-    if len(stated.runs) > 1 or np.ptp(plan.noise_multipliers) > 0:
-        return ()
-    if not isinstance(guarantee, Guarantee):
+    is_constant = len(stated.runs) == 1 and not np.ptp(plan.noise_multipliers)
+    if not is_constant or not isinstance(guarantee, Guarantee):
         return ()
     points = []
     for done, epsilon in enumerate(epsilons):
@@ -429,7 +427,7 @@ def what_if_training(
 def stated_variation(certificate: Certificate) -> float:
     """Bound on the total variation under two secrets, from the public statement alone.
 
-    1, which says nothing, if the statement has no unsliced bound.
+    1, which is no bound, if the statement has none for the whole output.
     """
     statement = certificate.statement
     if certificate.workflow == "training":

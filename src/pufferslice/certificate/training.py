@@ -97,7 +97,7 @@ def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
     if len(names) != 1:
         raise CertificateError(
             f"the runs are over different data ({listed(names)}); only runs over the same data "
-            "compose. Publish their certificates beside each other"
+            "compose. Publish their certificates side by side"
         )
     total = math.fsum(claim.implementation_delta for claim in claims)
     if len(claims) > 1 and total > 0:
@@ -113,6 +113,12 @@ def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
     return Certificate(statement=training_statement(together), evidence=None)
 
 
+def _wide_share(implementation_delta: float) -> float:
+    """As a float of 64 bits: numpy's narrow ones would round what is left of a delta."""
+    check_share(implementation_delta=implementation_delta)
+    return float(implementation_delta)
+
+
 @final
 @attrs.frozen(kw_only=True)
 class TrainingClaim:
@@ -124,7 +130,7 @@ class TrainingClaim:
     noises: tuple[str, ...]
     """How the noise of the runs is drawn, in public sentences."""
     deltas: tuple[float, ...]
-    implementation_delta: float
+    implementation_delta: float = attrs.field(converter=_wide_share)
     """Total-variation distance of all drawn noise from the noise that the cost is about."""
     limits: tuple[str, ...] = attrs.field(converter=check_limits)
     """Codes of what the programs that trained leave open."""
@@ -133,7 +139,6 @@ class TrainingClaim:
         check_together(self.runs)
         for delta in self.deltas:
             check_between(0, 1, delta=delta)
-        check_share(implementation_delta=self.implementation_delta)
         if self.differing.excess_probability:
             if not self.deltas:
                 raise ArgumentError(
@@ -193,19 +198,19 @@ def training_statement(claim: TrainingClaim) -> dict[str, Any]:
     guarantee = claim.guarantee()
     unsliced = guarantee.notion == "unsliced"
     accountants = dict.fromkeys(run.accountant for run in claim.runs)
-    is_whole = isinstance(guarantee, Guarantee)
+    is_renyi = isinstance(guarantee, Guarantee)
     return {
         "workflow": "training",
         "data": claim.data,
         "runs": [run.to_json() for run in claim.runs],
         "guarantee": guarantee.to_json(),
         "certifies": [
-            accountant.certifies if is_whole else certifies_up_to_delta(accountant)
+            accountant.certifies if is_renyi else certifies_up_to_delta(accountant)
             for accountant in accountants
         ],
         "draws_may_be_seen": [accountant.draws_may_be_seen for accountant in accountants],
         "noise": list(claim.noises),
-        "implementation_delta": float(claim.implementation_delta),
+        "implementation_delta": claim.implementation_delta,
         "failure_probability": float(claim.differing.failure_probability),
         "deltas": list(claim.deltas) if unsliced else [],
         "views": _views(claim) if unsliced else [],
@@ -253,17 +258,17 @@ def _one_record(claim: TrainingClaim) -> dict[str, Any]:
 
 
 def _limits(claim: TrainingClaim, guarantee: Guarantee | ApproximateGuarantee) -> list[str]:
-    absent = {
-        "more-may-differ": not claim.differing.excess_probability,
-        "cap-simulated": not claim.differing.failure_probability,
-        "average-over-batches": guarantee.notion == "unsliced",
-        "plugin-accountant": all(
-            not isinstance(run.accountant, PluginAccountant) for run in claim.runs
+    present = {
+        "more-may-differ": claim.differing.excess_probability > 0,
+        "cap-simulated": claim.differing.failure_probability > 0,
+        "average-over-batches": guarantee.notion != "unsliced",
+        "plugin-accountant": any(
+            isinstance(run.accountant, PluginAccountant) for run in claim.runs
         ),
-        "stops-on-non-finite": all(run.non_finite != "stop" for run in claim.runs),
-        "noise-not-ideal": not claim.implementation_delta,
-    } | {code: code not in claim.limits for code in RUN_LIMITS}
-    return [code for code in LIMITS if not absent.get(code)]
+        "stops-on-non-finite": any(run.non_finite == "stop" for run in claim.runs),
+        "noise-not-ideal": claim.implementation_delta > 0,
+    } | {code: code in claim.limits for code in RUN_LIMITS}
+    return [code for code in LIMITS if present.get(code, True)]
 
 
 def check_together(plans: Sequence[TrainingPlan]) -> None:
@@ -283,7 +288,7 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
         if any(facts[name] != shared[0][name] for facts in shared):
             raise CertificateError(
                 f"the runs have different {name}; only runs with the same compose. "
-                "Publish their certificates beside each other"
+                "Publish their certificates side by side"
             )
 
 
@@ -395,14 +400,14 @@ def epsilon_at(costs: Mapping[float, float], *, delta: float, implementation_del
     4.087861629
     """
     check_between(0, 1, delta=delta)
-    check_share(implementation_delta=implementation_delta)
+    distance = _wide_share(implementation_delta)
     epsilon = 0.0
     for _ in range(_MOST_ROUNDS):
-        left = delta
-        if implementation_delta:
+        left = float(delta)
+        if distance:
             if epsilon > _LARGEST_EXPONENT:
                 return math.inf
-            left -= (1 + math.exp(epsilon)) * implementation_delta * SAFETY
+            left -= (1 + math.exp(epsilon)) * distance * SAFETY
         if not left > 0:
             return math.inf
         needed = min(improved_epsilon_joint(order, cost, left) for order, cost in costs.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a release is worth making: its noise beside what each statistic could tell.
+"""Whether a release is worth making: its noise compared with what each statistic could show.
 
 Everything here is computed from confidential numbers and must stay internal.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @final
 @attrs.frozen(kw_only=True)
 class StatisticVerdict:
-    """The noise of one statistic, in the user's units, beside three yardsticks."""
+    """The noise of one statistic, in the user's units, and three yardsticks for it."""
 
     name: str
     noise_std: float
@@ -75,23 +75,24 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "statistics": [attrs.asdict(statistic) for statistic in self.statistics],
+            "statistics": self._rows,
             "yardstick": self.yardstick,
             "is_useful": self.is_useful,
             "sentence": self.sentence,
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per statistic."""
-        return data_frame([attrs.asdict(statistic) for statistic in self.statistics])
+        return data_frame(self._rows)
 
     def _repr_html_(self) -> str:
-        rows = [attrs.asdict(statistic) for statistic in self.statistics]
-        return html_of([self.sentence], rows, str(self), internal=True)
+        return html_of([self.sentence], self._rows, str(self), internal=True)
+
+    @property
+    def _rows(self) -> list[dict[str, Any]]:
+        return [attrs.asdict(statistic) for statistic in self.statistics]
 
     def __str__(self) -> str:
         names = [shown(statistic.name) for statistic in self.statistics]
@@ -120,8 +121,7 @@ def verdict(certificate: Certificate) -> Verdict | None:
     spreads = evidence.confidential.get("spreads")
     if spreads is None:
         return None
-    statement = certificate.statement
-    determined = evidence.full.is_determined
+    statement, determined = certificate.statement, evidence.full.is_determined
     scenario = statement["scenario"]
     is_public = all(prior["source"] == "public_model" for prior in scenario["priors"])
     by_constant = determined or is_public or scenario["distribution"] != "worlds"

@@ -234,9 +234,8 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
             evidence.check()
             if certificate.shape != evidence.full.shape:
                 return ["the evidence is about another shape of noise than the statement"]
-            broken = next(_broken_relations(evidence), None)
-            if broken is not None:
-                return [broken]
+            if broken := list(_broken_relations(evidence)):
+                return broken[:1]
             options = CertificateOptions.read_off(statement)
             expected = release_statement(evidence, options)
             problems = _too_little_noise(evidence, options, statement["noise"]["std"])
@@ -254,7 +253,7 @@ def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
-    if 0 < noise_std < row_noise(evidence):
+    if noise_std < row_noise(evidence):
         return ["the stated noise does not hide one row, as normal approximations need"]
     spent = spent_on(evidence, options, noise_std)
     if spent <= options.target.bound:

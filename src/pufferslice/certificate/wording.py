@@ -348,19 +348,16 @@ def shape_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
     if shape["gap"] is not None:
         share = max(1, math.ceil(shape["gap"] * 10_000)) / 100
         plain = " without correlation" if shape["kind"] == "diagonal" else ""
+        best_for = "for the couplings that it was fitted to"
+        if _is_determined(statement):
+            best_for = "for this claim"
+        elif _has_priors(statement, "sampled"):
+            best_for = "for this range"
         sentences.append(
             f"Its total variance is within {share:g}\u00a0% of the best Gaussian noise{plain} "
-            f"{_best_for(statement)}, with this guard."
+            f"{best_for}, with this guard."
         )
     return tuple(sentence for sentence in sentences if sentence)
-
-
-def _best_for(statement: Mapping[str, Any]) -> str:
-    if _is_determined(statement):
-        return "for this claim"
-    if _has_priors(statement, "sampled"):
-        return "for this range"
-    return "for the couplings that it was fitted to"
 
 
 def _is_determined(statement: Mapping[str, Any]) -> bool:

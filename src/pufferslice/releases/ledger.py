@@ -9,7 +9,7 @@ out). What is in the ledger after a crash is what happened.
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final, get_args
@@ -119,11 +119,14 @@ class Ledger:
             f"SELECT certificate, state, release FROM releases ORDER BY {self._storage.order}"  # noqa: S608 - a constant
         )
         entries = [Entry(*row) for row in rows]
-        if not all(is_a(e.certificate, str) and e.state in _STATES for e in entries):
+        self._check_states({entry.certificate: entry.state for entry in entries})
+        return entries
+
+    def _check_states(self, states: Mapping[str, str]) -> None:
+        if not all(is_a(name, str) and state in _STATES for name, state in states.items()):
             raise LedgerError(
                 f"ledger {self.name!r} is damaged: an entry has no state; restore a copy"
             )
-        return entries
 
     def releases(self) -> list[str]:
         """Digests of the certificates that were released or may have been."""
@@ -221,6 +224,7 @@ class Ledger:
             "SELECT certificate, state, composition, spent, total FROM releases"
         ).fetchall()
         states = {row[0]: row[1] for row in rows}
+        self._check_states(states)
         if certificate in states:
             raise AlreadyReleasedError(
                 f"certificate {certificate[:12]} covers one release and has had it: "
@@ -304,6 +308,8 @@ class Ledger:
         head, rows = self._storage.change(close)
 
         def fill(connection: Connection) -> None:
+            if connection.execute("SELECT 1 FROM releases").fetchone():
+                raise LedgerError(f"ledger {target.name!r} has entries; copy to a new one")
             if head is not None:
                 target._check_scenario(connection, head[1])  # noqa: SLF001 - of this class
             for certificate, state, release, *budget in rows:

@@ -38,7 +38,7 @@ _STATEMENT_SECONDS: Final = 30
 _PATIENCE_SECONDS: Final = 45.0
 """After this long without an answer the network counts as cut."""
 _MOST_TRIES: Final = 200
-"""Of a transaction that lost against others; each time another one got ahead."""
+"""Tries of a transaction; one fails if another was committed first."""
 _TRY_AGAIN: Final = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -164,7 +164,7 @@ class Database:
             return connection.execute(statement).fetchall()
 
     def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
-        """Do `work` in a serialisable transaction, again if another one got ahead."""
+        """Do `work` in a serialisable transaction, again if another was committed first."""
         with self._open(so_far) as connection:
             if self._version(connection) is None:
                 self.migrate()
@@ -277,7 +277,7 @@ class Database:
                 f"{len(_MIGRATIONS)}. "
                 + (
                     "Let its owner run `pufferslice ledger create`"
-                    if version is None or version < len(_MIGRATIONS)
+                    if (version or 0) < len(_MIGRATIONS)
                     else "Use the newer program"
                 )
             )
@@ -285,7 +285,7 @@ class Database:
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator["psycopg.Connection[Any]"]:
-        """A connection whose commits are durable and that does not wait for ever."""
+        """A connection whose commits are durable and that does not wait forever."""
         connection = line = watch = None
         try:
             connection = psycopg.connect(

@@ -248,7 +248,7 @@ class Release:
             f"95 % in [{low:.6g}, {high:.6g}]{of}"
             for name, value, std, (low, high), of in rows
         ]
-        lines += [self.clipping] if self.clipping else []
+        lines += [escaped(self.clipping)] if self.clipping else []
         lines += [] if self.moved_into is None else [_MOVED]
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])

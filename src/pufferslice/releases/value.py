@@ -159,7 +159,7 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
 
 
 def _has_size(scenario: Scenario, n_given: int, sizes: Iterable[int]) -> bool:
-    """Whether so many rows are given as one of the sizes has, dropped rows included or not."""
+    """Whether the number of rows is one of the sizes, dropped rows included or not."""
     return any(n <= n_given <= n + scenario.n_dropped for n in sizes)
 
 
@@ -192,8 +192,8 @@ def _secret_of(scenario: Scenario, frame: Frame, n_given: int) -> str | None:
 def _is_support(scenario: Scenario, prior: Prior) -> bool:
     """Whether the released value must be an atom of the prior's distributions.
 
-    Point masses leave no other value; nor do the rows of a group, or the tables of a world, that
-    are the released data.
+    Point masses allow no other value. Neither do the rows of a group, or the tables of a world,
+    that are the released data.
     """
     if scenario.distribution == "records":
         return prior.source == "released_data"

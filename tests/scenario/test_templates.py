@@ -442,6 +442,7 @@ class TestMarkovChain:
         "options",
         [
             {"transition": [[0.9, 0.2], [0.2, 0.8]]},
+            {"transition": [[0.9, 0.1], [0.2, 0.800005]]},
             {"transition": [[1.0]]},
             {"transition": [[1.0, 0.0], [0.0, 1.0]]},
             {"transition": {}},
@@ -568,6 +569,7 @@ class TestGaussians:
             lambda: GaussianDistribution.of_means([[1.0], [2.0]], 0),
             lambda: GaussianDistribution(mean=[0.0], cov=[[1.0]]).conditioned(on=[0], at=[1.0]),
             lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)).conditioned(on=[], at=[]),
+            lambda: TestAttribute().scenario(values=[np.nan, 1.0]),
             lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.zeros((2, 2))).conditioned(
                 on=[0], at=[1.0]
             ),

@@ -302,6 +302,7 @@ class GaussianDistribution:
                 f"on must name some, not all, of the {self.dim} coordinates, each once, and at "
                 "give a value for each"
             )
+        check_finite(at=locked(at))
         free = [place for place in range(self.dim) if place not in known]
         # Eliminated exactly: rounding could add to a spread that is the difference of large ones.
         cov = [[Fraction(x) for x in row] for row in self.cov.tolist()]

@@ -48,7 +48,7 @@ def test_wrong_overrides(wrong):
 
 
 def test_toml_is_read_back():
-    document = {"a": 'quote " and \\ and ü', "b": [1, 2.5], "c": {"d": True, "e": {"f g": 1}}}
+    document = {"a": 'quote " \\ ü 😀 \x7f', "b": [1, 2.5], "c": {"d": True, "e": {"f 😀": 1}}}
     assert tomllib.loads(toml_of(document)) == document
 
 

@@ -357,8 +357,13 @@ def _toml_value(value: object) -> str:
         return f"{{ {inside} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+    return _toml_text(value)
 
 
 def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_text(name)
+
+
+def _toml_text(value: object) -> str:
+    # TOML has no pairs of surrogates and, unlike JSON, no DEL within a string.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")

@@ -85,7 +85,7 @@ def test_the_smallest_document(folder):
     assert request.scenario.secrets == ("a", "b", "c", "d")
     assert request.profile.n_directions == 1
     assert request.method is None
-    assert request.deltas == (1e-5,)
+    assert request.file.guarantee.deltas == (1e-5,)
     assert request.scenario.priors[0].source == "released_data"
     assert len(request.chosen_rows(group="a")) == 20
 
@@ -129,12 +129,11 @@ def test_how_the_noise_is_found(folder):
     }  # fmt: skip
     claim = {"notion": "unsliced", "order": 4, "epsilon": 1, "total": 3.0}
     request = request_of(changed(calibration=section, guarantee=claim), folder)
-    names = ("shape", "guard", "weights", "effort", "accuracy")
-    assert {name: getattr(request, name) for name in names} == section
-    assert request.total == 3
-    covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder)
+    assert request.file.calibration.given() == section
+    assert request.file.guarantee.total == 3
+    covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder).file.calibration
     assert (covariance.shape, covariance.effort) == (((2.0,),), "thorough")
-    assert request_of(BASE, folder).shape is None
+    assert request_of(BASE, folder).file.calibration.shape is None
 
 
 BOOSTING = {"kind": "boosting-importances", "n_trees": 3, "depth": 2, "seed": 0}
@@ -467,8 +466,8 @@ class TestSampled:
         guarantee = BASE["guarantee"] | {"failure_probability": 0.05}
         request = request_of(changed(**RECORDS, guarantee=guarantee), folder)
         assert request.scenario.prior_kind == "sampled"
-        assert request.failure_probability == 0.05
-        assert request.band == "dkw"
+        assert request.file.guarantee.failure_probability == 0.05
+        assert request.file.prior.band == "dkw"
         assert request.target == Guarantee.joint(order=4, epsilon=1.0)
 
     def test_a_failure_probability_does_not_make_a_prior_sampled(self, folder):

@@ -554,19 +554,16 @@ class TestGaussians:
         joint = GaussianDistribution(mean=[0.0, 0.0], cov=cov)
         assert joint.conditioned(on=[0], at=[1.0]).cov[0, 0] == float(exact)
 
-    def test_from_draws_and_of_means(self):
+    def test_from_draws(self):
         rows = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]])
         drawn = GaussianDistribution.from_draws(rows)
         assert drawn.mean.tolist() == [2.0, 2.0]
         assert np.allclose(drawn.cov, np.cov(rows.T))
-        means = GaussianDistribution.of_means(rows, 10)
-        assert np.allclose(means.cov, np.cov(rows.T, ddof=0) / 10)
 
     @pytest.mark.parametrize(
         "call",
         [
             lambda: GaussianDistribution.from_draws([[1.0]]),
-            lambda: GaussianDistribution.of_means([[1.0], [2.0]], 0),
             lambda: GaussianDistribution(mean=[0.0], cov=[[1.0]]).conditioned(on=[0], at=[1.0]),
             lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)).conditioned(on=[], at=[]),
             lambda: TestAttribute().scenario(values=[np.nan, 1.0]),

@@ -130,7 +130,7 @@ class Prior:
             )
         if self.kind == "gaussian" and set(self.declared) != set(self.distributions):
             raise ScenarioError(
-                f"prior {self.name!r} must have its Gaussians as declared as well as scaled"
+                f"prior {quoted(self.name)} must have its Gaussians as declared and as scaled"
             )
 
     @property
@@ -259,17 +259,6 @@ World = object
 """A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the query,
 which may be a `PluginDistribution`."""
 
-_NOT_TABLES: Final = (
-    Simulator,
-    OutputSimulator,
-    SimulatedSample,
-    DeclaredSample,
-    FiniteDistribution,
-    SampledDistribution,
-    GaussianDistribution,
-    GaussianMixture,
-)
-
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
@@ -294,12 +283,17 @@ class TableWorld:
         return _resampled_outputs(query.bound(table), rows, n_replicates, rng)
 
 
-def complete_world(query: Query, world: World) -> World:
+CompleteWorld: TypeAlias = (
+    TableWorld | Simulator | OutputSimulator | SimulatedSample | DeclaredSample | _Declared
+)
+
+
+def complete_world(query: Query, world: World) -> CompleteWorld:
     """The world, as a `TableWorld` if it is made of tables.
 
     Tables of a simulator are treated when they are drawn, and rows left out are not counted.
     """
-    if isinstance(world, _NOT_TABLES):
+    if isinstance(world, CompleteWorld):
         return world
     tables, bootstrap, origin = [world], None, "the query on one table per world"
     if isinstance(world, Resampled):
@@ -337,7 +331,7 @@ class WorldDistribution(NamedTuple):
     """As `ends`, without the rarest values at both ends."""
 
 
-def world_distribution(query: Query, secret: str, world: World) -> WorldDistribution:
+def world_distribution(query: Query, secret: str, world: CompleteWorld) -> WorldDistribution:
     """Distribution `worlds`: that of the query in one world."""
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
@@ -357,19 +351,13 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
             ends=no_ends(query.dim) if atoms is None else ends_of(atoms[0]),
             central=no_ends(query.dim) if atoms is None else central_ends(*atoms),
         )
-    if isinstance(world, SimulatedSample):
-        raw, origin = np.concatenate(list(world.blocks(query, secret))), world.origin
-    elif isinstance(world, DeclaredSample | TableWorld):
-        raw, origin = world.outputs(query, secret), world.origin
-    else:
-        return world_distribution(query, secret, complete_world(query, world))
+    raw = world.outputs(query, secret)
     prepared = query.prepared(raw)
-    is_sampled = isinstance(world, SimulatedSample)
     return WorldDistribution(
         distribution=SampledDistribution(outputs=prepared)
-        if is_sampled
+        if isinstance(world, SimulatedSample)
         else FiniteDistribution.uniform(prepared),
-        origin=origin,
+        origin=world.origin,
         n_clipped=query.n_outside(raw),
         ends=ends_of(raw),
         central=central_ends(raw, np.ones(len(raw), dtype=np.int64)),

@@ -133,8 +133,14 @@ class Scenario:
                 "priors of one scenario must be all empirical, all sampled or all Gaussian; make "
                 "two scenarios"
             )
-        for instance in self.instances:
-            _check_comparable(instance)
+        for prior, pair in self.instances:
+            impossible = [secret for secret in pair if not prior.secret_probability(secret) > 0]
+            if impossible:
+                raise ScenarioError(
+                    f"pair {given(tuple(pair))} is not comparable: prior {quoted(prior.name)} "
+                    f"gives {quoted(impossible[0])} probability 0. Drop the pair, or give a prior "
+                    "under which both secrets can occur"
+                )
 
     @classmethod
     def from_groups(
@@ -150,15 +156,8 @@ class Scenario:
 
         `table` may be a mapping from names of priors to tables: then every one is a prior.
         """
-        return _from_tables(
-            table,
-            "groups",
-            secret=secret,
-            query=query,
-            pairs=pairs,
-            source=source,
-            origin="the query on the rows of each group",
-        )
+        origin = "the query on the rows of each group"
+        return _from_tables(table, "groups", secret, query, pairs, source, origin)
 
     @classmethod
     def from_bootstrap(
@@ -176,16 +175,7 @@ class Scenario:
             f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
             f"size, public seed {bootstrap.seed}; {DECLARED}"
         )
-        return _from_tables(
-            table,
-            "bootstrap",
-            secret=secret,
-            query=query,
-            pairs=pairs,
-            source=source,
-            origin=origin,
-            bootstrap=bootstrap,
-        )
+        return _from_tables(table, "bootstrap", secret, query, pairs, source, origin, bootstrap)
 
     @classmethod
     def from_records(
@@ -198,15 +188,8 @@ class Scenario:
         source: Source = "released_data",
     ) -> "Scenario":
         """One release is the query of one row; the secret is that row's group."""
-        return _from_tables(
-            table,
-            "records",
-            secret=secret,
-            query=query,
-            pairs=pairs,
-            source=source,
-            origin="the query of each row of the group",
-        )
+        origin = "the query of each row of the group"
+        return _from_tables(table, "records", secret, query, pairs, source, origin)
 
     @classmethod
     def from_worlds(
@@ -251,6 +234,11 @@ class Scenario:
         check_probabilities_of(secrets, shares)
         if source is None:
             source = "released_data" if of_tables else "public_model"
+        declared = {
+            secret: world
+            for secret, world in worlds.items()
+            if isinstance(world, GaussianDistribution | GaussianMixture)
+        }
         prior = Prior(
             name="declared",
             source=source,
@@ -262,11 +250,7 @@ class Scenario:
             n_rows={secret: len(world.tables[0]) for secret, world in of_tables.items()}
             if sum(resampled) == len(worlds)
             else {},
-            declared={
-                secret: world
-                for secret, world in worlds.items()
-                if isinstance(world, GaussianDistribution | GaussianMixture)
-            },
+            declared=declared,
             has_given_tables=source == "released_data"
             and len(of_tables) == len(worlds)
             and not any(resampled),
@@ -285,8 +269,7 @@ class Scenario:
         # A normal approximation may leave the range of a statistic, but not with most of its mass.
         normal = [
             np.stack([part.mean + spread, part.mean - spread])
-            for world in worlds.values()
-            if isinstance(world, GaussianDistribution | GaussianMixture)
+            for world in declared.values()
             for part in (world.components if isinstance(world, GaussianMixture) else [world])
             for spread in (2 * np.sqrt(np.diag(part.cov)),)
         ]
@@ -680,12 +663,11 @@ class Scenario:
                 name = next(n for n in chain([name], numbered) if n not in names)
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
-        dropped = self.n_dropped + other.n_dropped
         spans = [part.row_spans for part in (self, other) if part.row_spans]
         return attrs.evolve(
             self,
             priors=(*self.priors, *added),
-            n_dropped=dropped,
+            n_dropped=self.n_dropped + other.n_dropped,
             row_spans=tuple(np.max(spans, axis=0).tolist()) if spans else (),
         )
 
@@ -821,7 +803,6 @@ class Scenario:
 def _from_tables(
     table: object,
     distribution: Literal["groups", "bootstrap", "records"],
-    *,
     secret: Secret,
     query: Query,
     pairs: Pairs,
@@ -964,13 +945,3 @@ def _check_texts(what: str, named: Mapping[str, object]) -> None:
         raise ArgumentError(f"{what} must be named by non-empty strings, got {', '.join(kinds)}")
     if not named and what == "priors":
         raise ArgumentError("at least one table is needed, got none")
-
-
-def _check_comparable(instance: Instance) -> None:
-    for secret in instance.pair:
-        if not instance.prior.secret_probability(secret) > 0:
-            raise ScenarioError(
-                f"pair {given(tuple(instance.pair))} is not comparable: prior "
-                f"{quoted(instance.prior.name)} gives {quoted(secret)} probability 0. Drop the "
-                "pair, or give a prior under which both secrets can occur"
-            )

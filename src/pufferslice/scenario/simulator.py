@@ -118,6 +118,10 @@ class SimulatedSample(_Sample):
     Needs: a seed that was chosen before its draws were seen.
     """
 
+    def outputs(self, query: Query, secret: str) -> Floats:
+        """The draws of the world of this secret, in the user's units."""
+        return np.concatenate(list(self.blocks(query, secret)))
+
     def blocks(self, query: Query, secret: str) -> Iterator[Floats]:
         """The draws of the world of this secret in the user's units, a block at a time.
 

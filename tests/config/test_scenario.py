@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.config import ScenarioFile, read_request
-from pufferslice.config.scenario import request_of
+from pufferslice.config.scenario import ScenarioFile, read_request, request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.queries import (
     Ball,

@@ -15,8 +15,8 @@ from scipy.stats import norm
 from sklearn.datasets import load_diabetes
 
 from pufferslice import Scenario, certify_release
-from pufferslice.config import STARTERS
 from pufferslice.config.scenario import request_of
+from pufferslice.config.starters import STARTERS
 from pufferslice.errors import ArgumentError, PuffersliceError
 from pufferslice.queries import above, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process

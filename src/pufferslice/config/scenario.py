@@ -325,9 +325,9 @@ class RangeTable(Table, extra="allow"):
 
 
 _WHOLE_QUERIES: Final = ({"plugin"}, {"model"}, {"autocorrelation"}, {"columns", "flags"})
-"""Keys that say all of what is computed."""
+"""Keys that define the query completely."""
 _BESIDE: Final = {"distribution", "range", "scales", "scales_from"}
-"""What they leave to the file."""
+"""Keys that may stand beside any of them."""
 
 
 class QuerySection(Table):
@@ -531,7 +531,7 @@ class WorldsTemplate(Table):
     """What progress counts."""
 
     def numbers(self) -> Sequence[float]:
-        """The secrets as numbers, in their order; empty if they are none."""
+        """The secrets as numbers, in their order; empty if they are not numbers."""
         return ()
 
     @abstractmethod
@@ -1042,7 +1042,7 @@ def request_of(
     file = ScenarioFile.of(document)
     query = file.query.query(file.data, folder)
     target = file.guarantee.target()
-    # a claim without slices asks for no profile; a scan counts along one all the same
+    # A claim about the whole output needs no profile, but a scan counts along one.
     needed = target.is_sliced or file.data.bins is not None or "profile" in document
     profile = file.profile.profile(query.dim) if needed else None
     table: pa.Table | None = None

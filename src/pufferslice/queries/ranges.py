@@ -154,7 +154,7 @@ class Ball:
 
 
 def check_range(range: object) -> None:  # noqa: A002 - the word users know
-    """A public range is a `Box` or a `Ball`, or there is none."""
+    """A public range is a `Box`, a `Ball` or None."""
     if not isinstance(range, Box | Ball | None):
         raise ArgumentError(
             f"range must be a Box or a Ball, got {given(range)}; write Box(low=[...], high=[...]) "
@@ -163,7 +163,7 @@ def check_range(range: object) -> None:  # noqa: A002 - the word users know
 
 
 def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
-    """The range that a description stands for; none for none.
+    """The range with this description; None for None.
 
     >>> range_of({"kind": "ball", "center": [0.0], "radius": 2.0}).radius
     2.0
@@ -176,7 +176,7 @@ def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
 
 
 def range_words(range_: Box | Ball) -> list[str]:
-    """What each coordinate is clipped to, in words; a ball says the same of all of them.
+    """What each coordinate is clipped to, in words; the same for all coordinates of a ball.
 
     >>> range_words(Box([0, 0], [1, 100]))
     ['[0, 1]', '[0, 100]']

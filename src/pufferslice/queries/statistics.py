@@ -218,7 +218,7 @@ def histogram(
 ) -> Query:
     """How many rows, or which share of them, have a number between two public edges.
 
-    An interval has its low end, not its high one. Rows outside the edges are in none.
+    An interval has its low end, not its high one. Rows outside the edges are not counted.
 
     >>> import pyarrow as pa
     >>> query = histogram("age", [0, 30, 60], statistic="rate")
@@ -603,10 +603,11 @@ def _row_means(parts: Sequence[_Statistic], frame: Frame) -> RowMeans:
     def function(means: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
         results = []
         for part, place in zip(parts, places, strict=True):
-            own, n = means[place], float(n_rows)
+            of_terms, n = means[place], float(n_rows)
             if part.cell:
-                n, own = n * own[0], own[1:] / own[0] if own[0] else own[1:]
-            results.append(part.formula.of_means(own, n))
+                share, of_terms = of_terms[0], of_terms[1:]
+                n, of_terms = n * share, of_terms / share if share else of_terms
+            results.append(part.formula.of_means(of_terms, n))
         return np.array(results)
 
     return RowMeans(terms=np.column_stack(terms), function=function)

@@ -42,7 +42,7 @@ from pufferslice.scenario.simulator import (
 Source = Literal["public_model", "held_out", "released_data"]
 
 SOURCES: Final = ("public_model", "held_out", "released_data")
-"""What a prior was made from; if it is the released data, the noise scale tells of it."""
+"""What a prior was made from; if it is the released data, the noise scale depends on them."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 """How the distributions of a prior are known."""
@@ -427,6 +427,6 @@ def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDis
         return SampledBinnedDistribution(grid=distribution.grid, counts=distribution.counts)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         raise ScenarioError(
-            "weighted atoms are no independent draws; give the draws themselves, each once"
+            "weighted atoms are not independent draws; give the draws themselves, each once"
         )
     return SampledDistribution(outputs=distribution.outputs)

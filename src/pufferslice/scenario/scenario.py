@@ -212,7 +212,7 @@ class Scenario:
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
-        made = [world for world in worlds.values() if isinstance(world, PluginDistribution)]
+        plugins = [w.plugin for w in worlds.values() if isinstance(w, PluginDistribution)]
         worlds = {
             secret: world.distribution if isinstance(world, PluginDistribution) else world
             for secret, world in worlds.items()
@@ -254,7 +254,7 @@ class Scenario:
             has_given_tables=source == "released_data"
             and len(of_tables) == len(worlds)
             and not any(resampled),
-            plugins=tuple(dict.fromkeys(world.plugin for world in made)),
+            plugins=tuple(dict.fromkeys(plugins)),
         )
         scenario = cls(
             distribution="worlds",

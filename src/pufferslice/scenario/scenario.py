@@ -15,7 +15,7 @@ from pufferslice._core.checks import check_count, check_one_of, check_unique, is
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of, without_missing
+from pufferslice.data.frames import Frame, floats_of, frame_of, without_missing
 from pufferslice.data.readers import complete_frames
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
@@ -431,7 +431,7 @@ class Scenario:
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             raise ArgumentError("give mean and cov together, or a history to take them from")
-        n_rows = None
+        n_rows, n_dropped = None, 0
         if history is None:
             joint = GaussianDistribution(mean=mean, cov=cov)
             origin = (
@@ -443,7 +443,7 @@ class Scenario:
                 label if label in frame.columns else coordinate.column or label
                 for label, coordinate in zip(query.names, query.coordinates, strict=True)
             ]
-            check_columns(frame, [name, *labels])
+            frame, n_dropped = without_missing(frame, [name, *labels], query.missing)
             joint = GaussianDistribution.from_draws(
                 np.column_stack([floats_of(frame, column) for column in (name, *labels)])
             )
@@ -465,7 +465,7 @@ class Scenario:
         source = source or ("public_model" if history is None else "held_out")
         scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
         sizes = dict.fromkeys(worlds, n_rows) if n_rows else None
-        return _with_origin(scenario, origin, n_rows=sizes)
+        return _with_origin(scenario, origin, n_rows=sizes, n_dropped=n_dropped)
 
     @classmethod
     def from_markov_chain(

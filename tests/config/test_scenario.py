@@ -177,10 +177,7 @@ START = {"column": "start"}
             linear_regression(features=["age"], targets=["pay"]),
         ),
         (
-            {
-                "model": MODEL
-                | {"kind": "boosting-importances", "n_trees": 3, "depth": 2, "seed": 0}
-            },
+            {"model": MODEL | BOOSTING},
             boosting_importances(
                 features=["pay", "age"], target="rich", positive=1, n_trees=3, seed=0, depth=2
             ),
@@ -195,6 +192,22 @@ def test_scales_from_a_public_table(folder):
     document = changed(query=BASE["query"] | {"rate": [{"column": "sex", "equals": "m"}]})
     document["query"] |= {"scales_from": "early.parquet", "scales": {"mean(pay)": 3.0}}
     assert request_of(document, folder).scenario.query.scales.tolist() == [3.0, 0.5]
+
+
+@pytest.mark.soundness
+def test_scales_are_not_from_a_file_that_may_be_released(folder):
+    """By another name, through a hard link, or as one of the worlds; unless they are public."""
+    (folder / "link.parquet").hardlink_to(folder / "people.parquet")
+    query = {"distribution": "worlds", "mean": ["pay"], "scales_from": "early.parquet"}
+    worlds = {"early": "early.parquet", "late": "late.parquet"}
+    for sections in (
+        {"query": BASE["query"] | {"scales_from": "link.parquet"}},
+        {"query": query, "worlds": worlds, "secret": {}, "data": {}},
+    ):
+        with pytest.raises(ArgumentError, match="scales_from: is the released table"):
+            request_of(changed(**sections), folder)
+    public = changed(**sections, prior={"source": "public-model"})
+    assert request_of(public, folder).scenario.query.scales[0] > 1
 
 
 def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
@@ -474,11 +487,6 @@ class TestSampled:
         guarantee = BASE["guarantee"] | {"failure_probability": 0.05}
         request = request_of(changed(guarantee=guarantee), folder)
         assert request.scenario.prior_kind == "empirical"
-
-    def test_epsilon_delta(self, folder):
-        guarantee = {"claim": "epsilon-delta", "notion": "joint", "epsilon": 1.0, "delta": 0.01}
-        request = request_of(changed(**RECORDS, guarantee=guarantee), folder)
-        assert request.target == ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
 
     def test_sphere(self, folder):
         query = {"distribution": "groups", "mean": ["pay", "age"]}

@@ -8,7 +8,7 @@ import contextlib
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, final, get_args
 
@@ -47,7 +47,7 @@ from pufferslice.config.document import (
 )
 from pufferslice.data import read_table
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.data.readers import beside, data_files, place_of
+from pufferslice.data.readers import beside, data_files, identity_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
@@ -112,13 +112,13 @@ class Data(Table):
             raise ArgumentError("[data]: needs either path or dataset")
         return self.read(folder, self.path) if self.path else _DATASETS[self.dataset or ""]()
 
-    def has_file_of(self, path: str, folder: Path) -> bool:
-        """Whether a path names a file of the table; not if the table cannot be found."""
+    def has_file_of(self, path: str, folder: Path, others: Iterable[str] = ()) -> bool:
+        """Whether a path names a file of the table or of others; not if they cannot be found."""
         released: set[object] = set()
-        if self.path is not None:
+        for name in filter(None, (self.path, *others)):
             with contextlib.suppress(TableError, StorageError):
-                released = set(map(place_of, data_files(beside(folder, self.path))))
-        return bool(released & set(map(place_of, data_files(beside(folder, path)))))
+                released |= set(map(identity_of, data_files(beside(folder, name))))
+        return bool(released & set(map(identity_of, data_files(beside(folder, path)))))
 
 
 class SecretBins(Table):
@@ -415,13 +415,16 @@ class QuerySection(Table):
         section._order = tuple(value)  # noqa: SLF001 - of this class
         return section
 
-    def query(self, table: Data, folder: Path) -> Query:
-        """The query with its range, scales and policy on missing values."""
+    def query(self, table: Data, folder: Path, worlds: Iterable[str] = ()) -> Query:
+        """The query with its range, scales and policy on missing values.
+
+        `worlds` are files that may be released, beside the table.
+        """
         query = self._unscaled().with_missing(table.missing)
         if self.range is not None:
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
-            if table.has_file_of(self.scales_from, folder):
+            if table.has_file_of(self.scales_from, folder, worlds):
                 raise ArgumentError(
                     "[query] scales_from: is the released table; units are printed, so take them "
                     "from a public or held-out one, or write scales"
@@ -1040,7 +1043,8 @@ def request_of(
 ) -> Request:
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
-    query = file.query.query(file.data, folder)
+    is_released = file.prior.source in {None, "released_data"}
+    query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
     target = file.guarantee.target()
     # A claim about the whole output needs no profile, but a scan counts along one.
     needed = target.is_sliced or file.data.bins is not None or "profile" in document

@@ -62,9 +62,7 @@ class RemoteFile:
     @property
     def state(self) -> list[object]:
         """Size and version of the file; refused if its filesystem gives no version."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             info = filesystem.info(path)
         states = [[name, str(info[name])] for name in _STATES if info.get(name) is not None]
         if not states:
@@ -77,32 +75,24 @@ class RemoteFile:
 
     def is_dir(self) -> bool:
         """Whether it is a folder."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             return bool(filesystem.isdir(path))
 
     def exists(self) -> bool:
         """Whether there is a file or folder of this name."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def parquet_files(self) -> tuple[list["RemoteFile"], int]:
         """Those of a folder, in the order of their names; and how many there are further down."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             found = [name for name in filesystem.find(path) if name.endswith(".parquet")]
         direct = [name for name in found if "/" not in name.removeprefix(path).strip("/")]
         return self._named(direct), len(found) - len(direct)
 
     def matches(self) -> list["RemoteFile"]:
         """What the URL matches as a glob, in the order of their names."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             return self._named(filesystem.glob(path))
 
     def open(self, cache: Cache) -> IO[bytes]:
@@ -142,6 +132,14 @@ class RemoteFile:
         with self._translated():
             filesystem, path = fsspec.core.url_to_fs(self.url)
         return filesystem, path
+
+    @contextlib.contextmanager
+    def _fresh(self) -> Iterator[tuple[Any, str]]:
+        """As `_located`, without what the filesystem remembers of its folders."""
+        filesystem, path = self._located()
+        with self._translated():
+            filesystem.invalidate_cache()
+            yield filesystem, path
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

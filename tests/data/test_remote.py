@@ -57,7 +57,7 @@ class Torn(Shelf):
         file = super().open(path, mode, **kwargs)
         if path.endswith("gone.parquet"):
             raise RuntimeError(QUOTING)
-        return TornStream(file.read())
+        return (ShutStream if path.endswith("shut.parquet") else TornStream)(file.read())
 
 
 class TornStream(io.BytesIO):
@@ -65,6 +65,13 @@ class TornStream(io.BytesIO):
         if size > 4:
             raise RuntimeError(QUOTING)
         return super().read(size)
+
+
+class ShutStream(io.BytesIO):
+    def close(self):
+        if not self.closed:
+            super().close()
+            raise RuntimeError(QUOTING)
 
 
 class Silent(Shelf):
@@ -234,9 +241,9 @@ def test_a_url_with_credentials_is_refused_and_not_shown(url):
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("name", ["part-0", "gone"])
+@pytest.mark.parametrize("name", ["part", "gone", "shut"])
 def test_what_a_filesystem_raises_is_not_shown(folder, name):
-    pa.parquet.write_table(TABLE, folder / "gone.parquet")
+    pa.parquet.write_table(TABLE, folder / f"{name}.parquet")
     with pytest.raises(StorageError, match=r"cannot read .* \(RuntimeError\)") as caught:
         read_table(f"torn://{folder}/{name}.parquet")
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))

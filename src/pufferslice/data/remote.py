@@ -184,5 +184,8 @@ class _RemoteStream(io.RawIOBase):
         return int(self._stream.tell())
 
     def close(self) -> None:
-        self._stream.close()
-        super().close()
+        try:
+            with self._file._translated():  # noqa: SLF001 - of this module
+                self._stream.close()
+        finally:
+            super().close()

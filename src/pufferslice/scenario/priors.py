@@ -216,25 +216,20 @@ def plugin_distribution(name: str, options: Mapping[str, Any]) -> PluginDistribu
     return PluginDistribution(distribution=distribution, plugin=attrs.evolve(plugin, options=None))
 
 
-class GroupDistributions(NamedTuple):
-    """The distributions of the groups of a table, by secret."""
-
-    distributions: dict[str, Distribution]
-    n_rows: dict[str, int]
-    n_clipped: dict[str, int]
-    """Values of each distribution that the query's range moved."""
-    ends: Floats
-    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
-
-
-def grouped_distributions(
+def grouped_prior(
+    name: str,
+    source: Source,
+    origin: str,
     query: Query,
     frame: Frame,
     labels: npt.NDArray[np.str_],
     distribution: Literal["groups", "bootstrap", "records"],
     bootstrap: Bootstrap | None,
-) -> GroupDistributions:
-    """The query on the rows of each group or, by `bootstrap`, on resampled ones; or of each row."""
+) -> tuple[Prior, Floats]:
+    """The query on the rows of each group or, by `bootstrap`, on resampled ones; or of each row.
+
+    Also the lowest and highest value of each coordinate before clipping, shape (2, dim).
+    """
     check_level(query, "row" if distribution == "records" else "table", distribution)
     evaluate, rows = query.bound(frame), group_rows(labels)
     outputs: dict[str, Floats] = {}
@@ -245,14 +240,18 @@ def grouped_distributions(
         else:
             rng = np.random.default_rng([bootstrap.seed, number])
             outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
-    return GroupDistributions(
+    prior = Prior(
+        name=name,
+        source=source,
+        origin=origin,
+        probabilities={secret: len(where) / len(labels) for secret, where in rows.items()},
         distributions={
             s: FiniteDistribution.uniform(query.prepared(raw)) for s, raw in outputs.items()
         },
         n_rows={secret: len(where) for secret, where in rows.items()},
         n_clipped={secret: query.n_outside(raw) for secret, raw in outputs.items()},
-        ends=joined_ends(map(ends_of, outputs.values())),
     )
+    return prior, joined_ends(map(ends_of, outputs.values()))
 
 
 World = object

@@ -50,7 +50,7 @@ from pufferslice.scenario.priors import (
     check_level,
     check_probabilities_of,
     complete_world,
-    grouped_distributions,
+    grouped_prior,
     world_distribution,
 )
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
@@ -824,23 +824,11 @@ def _from_tables(
 
     def priors_of(query: Query) -> tuple[tuple[Prior, ...], Floats]:
         """The tables as priors, and the ends of the values before clipping."""
-        groups = {
-            name: grouped_distributions(query, frame, labels[name], distribution, bootstrap)
+        parts = [
+            grouped_prior(name, source, origin, query, frame, labels[name], distribution, bootstrap)
             for name, frame in frames.items()
-        }
-        priors = tuple(
-            Prior(
-                name=name,
-                source=source,
-                origin=origin,
-                probabilities={value: n / len(labels[name]) for value, n in part.n_rows.items()},
-                distributions=part.distributions,
-                n_rows=part.n_rows,
-                n_clipped=part.n_clipped,
-            )
-            for name, part in groups.items()
-        )
-        return priors, joined_ends(part.ends for part in groups.values())
+        ]
+        return tuple(prior for prior, _ in parts), joined_ends(ends for _, ends in parts)
 
     priors, ends = priors_of(query)
     secrets = tuple(sorted({value for prior in priors for value in prior.distributions}))

@@ -416,30 +416,6 @@ def _chosen(statistics: Statistics) -> list[_Statistic]:
 def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several types
     if value is None:
         return []
-    if kind in ("rate", "count"):
-        return [
-            _Statistic(
-                kind=kind,
-                about=condition.on(column),
-                parameter={"column": column, **condition.description()},
-                inputs=(((column, condition),),),
-                formula=_FORMULAS[kind],
-                column=column,
-                condition=condition,
-            )
-            for column, condition in conditions_of(kind, value)
-        ]
-    if kind in ("covariance", "correlation"):
-        return [
-            _Statistic(
-                kind=kind,
-                about=f"{first}, {second}",
-                parameter=[first, second],
-                inputs=column_names(kind, (first, second)),
-                formula=_FORMULAS[kind],
-            )
-            for first, second in pairs_of(kind, value, "column")
-        ]
     if kind == "quantile":
         return [
             _Statistic(
@@ -465,15 +441,29 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several
         )
         about, share = f"count/{value}", int(value)
         return [_Statistic(kind=kind, about=about, parameter=share, inputs=((),), formula=formula)]
+    statistic = partial(_Statistic, kind=kind, formula=_FORMULAS[kind])
+    if kind in ("rate", "count"):
+        return [
+            statistic(
+                about=condition.on(column),
+                parameter={"column": column, **condition.description()},
+                inputs=(((column, condition),),),
+                column=column,
+                condition=condition,
+            )
+            for column, condition in conditions_of(kind, value)
+        ]
+    if kind in ("covariance", "correlation"):
+        return [
+            statistic(
+                about=f"{first}, {second}",
+                parameter=[first, second],
+                inputs=column_names(kind, (first, second)),
+            )
+            for first, second in pairs_of(kind, value, "column")
+        ]
     return [
-        _Statistic(
-            kind=kind,
-            about=column,
-            parameter=column,
-            inputs=(column,),
-            formula=_FORMULAS[kind],
-            column=column,
-        )
+        statistic(about=column, parameter=column, inputs=(column,), column=column)
         for column in column_names(kind, value)
     ]
 

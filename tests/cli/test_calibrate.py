@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`calibrate` from samples, from streamed files, and from flags: what is required, and results."""
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.cli.conftest import write_parts
 
 FLAGS = (
     "calibrate --data parts --secret g --distribution records --columns x,y --notion joint"
@@ -22,13 +20,7 @@ ADULT = (
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
-    rng = np.random.default_rng(3)
-    (folder / "parts").mkdir()
-    for index in range(3):
-        g = rng.integers(0, 2, 2_000)
-        x, y = rng.normal(0.3 * g, 1.0), rng.exponential(1.0, 2_000)
-        table = pa.table({"g": np.array(["a", "b"])[g], "x": x, "y": y})
-        pq.write_table(table, folder / "parts" / f"{index}.parquet")
+    write_parts(folder, 3, 2_000)
     return folder
 
 

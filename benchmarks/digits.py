@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
-from pufferslice.config import TrainingFile, template
-from pufferslice.config.training import training_of
+from pufferslice.config.document import template
+from pufferslice.config.training import TrainingFile, training_of
 from pufferslice.torch.models import cross_entropy
 from pufferslice.torch.train import held_out_metrics, run_data, run_model, run_training
 from rows import Row, row, show

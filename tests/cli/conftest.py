@@ -6,6 +6,8 @@ import shlex
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests import scenario_files
 from tests.scenario_files import toml_text
@@ -52,6 +54,18 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "scenario.toml").write_text(SCENARIO)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def write_parts(folder, n_files, n_rows):
+    """Parquet files of two groups, `g`, with numbers `x` and `y`; returns the last of them."""
+    rng = np.random.default_rng(3)
+    (folder / "parts").mkdir()
+    for index in range(n_files):
+        g = rng.integers(0, 2, n_rows)
+        x, y = rng.normal(0.3 * g, 1.0), rng.exponential(1.0, n_rows)
+        table = pa.table({"g": np.array(["a", "b"])[g], "x": x, "y": y})
+        pq.write_table(table, folder / "parts" / f"{index}.parquet")
+    return table
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`calibrate` from samples, from streamed files, and from flags: what is required, and results."""
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.cli.conftest import write_parts
 
 FLAGS = (
     "calibrate --data parts --secret g --distribution records --columns x,y --notion joint"
@@ -22,13 +20,7 @@ ADULT = (
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
-    rng = np.random.default_rng(3)
-    (folder / "parts").mkdir()
-    for index in range(3):
-        g = rng.integers(0, 2, 2_000)
-        x, y = rng.normal(0.3 * g, 1.0), rng.exponential(1.0, 2_000)
-        table = pa.table({"g": np.array(["a", "b"])[g], "x": x, "y": y})
-        pq.write_table(table, folder / "parts" / f"{index}.parquet")
+    write_parts(folder, 3, 2_000)
     return folder
 
 
@@ -106,7 +98,7 @@ def test_the_claim_is_about_clipped_values(ask):
         (f"{SRPP} --shape round", "[calibration] shape: must be"),
         (f"{SRPP} --accuracy x", "--accuracy must be name=half-width"),
         (f"{SRPP} --accuracy x=1 --accuracy x=2", "--accuracy must be name=half-width"),
-        (f"{SRPP} --accuracy x=wide", "--accuracy must be numbers"),
+        (f"{SRPP} --accuracy x=wide", "--accuracy takes one number"),
         (f"{LOOSE} --order 4 {SAMPLED}", "[guarantee] order: is not part"),
         (f"--claim epsilon-delta --epsilon 1 {SAMPLED}", "--delta: required"),
         (f"{LOOSE.replace('0.05', '1e-4')} {SAMPLED}", "too few samples"),
@@ -254,7 +246,8 @@ def test_ranges_and_scales_by_name(ask):
         ("--mean age --range age=17:90,age=1:2", "--range must be name=value"),
         ("--mean age --range age=17", "--range must be low:high"),
         ("--mean age --scales age=10,5", "--scales must be name=value"),
-        ("--mean age --scales age=x", "--scales must be numbers"),
+        ("--mean age --scales age=x", "--scales takes one number"),
+        ("--rate 'capital-gain>1,000'", "--rate takes one number"),
         ("--mean age --set guarantee.epsilonn=2", "did you mean 'epsilon'"),
         ("--mean age --set epsilon=2", "--set"),
     ],

@@ -5,10 +5,9 @@ import json
 import tempfile
 
 import fsspec
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli.conftest import write_parts
 
 SCENARIO = """
 [data]
@@ -43,13 +42,7 @@ def folder(tmp_path, monkeypatch):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    rng = np.random.default_rng(3)
-    (tmp_path / "parts").mkdir()
-    for index in range(2):
-        g = rng.integers(0, 2, 400)
-        x, y = rng.normal(0.3 * g, 1.0), rng.exponential(1.0, 400)
-        table = pa.table({"g": np.array(["a", "b"])[g], "x": x, "y": y})
-        pq.write_table(table, tmp_path / "parts" / f"{index}.parquet")
+    table = write_parts(tmp_path, 2, 400)
     pq.write_table(table.slice(0, 1), tmp_path / "row.parquet")
     (tmp_path / "scenario.toml").write_text(SCENARIO)
     monkeypatch.chdir(tmp_path)

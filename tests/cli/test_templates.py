@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pufferslice.config import STARTERS
+from pufferslice.config.starters import STARTERS
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.config.test_training import document as training_document
 
 from pufferslice.config import read_training
 from pufferslice.config.training import toml_of
@@ -20,20 +21,9 @@ PROGRAM = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
 
 
 def document(**changes):
-    sections = {
-        "data": {"dataset": "digits", "n_records": 60},
-        "secret": {"exactly": 2},
-        "sampling": {"kind": "poisson", "rate": 0.5},
-        "training": {
-            "model": "linear", "seed": 0, "learning_rate": 0.5, "n_steps": 3, "clip_norm": 1.0,
-        },
-        "guarantee": {"accountant": "amplified", "order": 8, "epsilon": 8.0},
-        "output": {"folder": "run", "public_evaluation": True},
-    }  # fmt: skip
-    for name, value in changes.items():
-        section, _, key = name.partition("__")
-        sections[section][key] = value
-    return sections
+    return training_document(
+        **{"training__n_steps": 3, "output__public_evaluation": True} | changes
+    )
 
 
 @pytest.fixture

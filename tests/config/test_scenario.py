@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.config import ScenarioFile, read_request
-from pufferslice.config.scenario import request_of
+from pufferslice.config.scenario import ScenarioFile, read_request, request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.queries import (
     Ball,
@@ -85,7 +84,7 @@ def test_the_smallest_document(folder):
     assert request.scenario.secrets == ("a", "b", "c", "d")
     assert request.profile.n_directions == 1
     assert request.method is None
-    assert request.deltas == (1e-5,)
+    assert request.file.guarantee.deltas == (1e-5,)
     assert request.scenario.priors[0].source == "released_data"
     assert len(request.chosen_rows(group="a")) == 20
 
@@ -129,12 +128,11 @@ def test_how_the_noise_is_found(folder):
     }  # fmt: skip
     claim = {"notion": "unsliced", "order": 4, "epsilon": 1, "total": 3.0}
     request = request_of(changed(calibration=section, guarantee=claim), folder)
-    names = ("shape", "guard", "weights", "effort", "accuracy")
-    assert {name: getattr(request, name) for name in names} == section
-    assert request.total == 3
-    covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder)
+    assert request.file.calibration.given() == section
+    assert request.file.guarantee.total == 3
+    covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder).file.calibration
     assert (covariance.shape, covariance.effort) == (((2.0,),), "thorough")
-    assert request_of(BASE, folder).shape is None
+    assert request_of(BASE, folder).file.calibration.shape is None
 
 
 BOOSTING = {"kind": "boosting-importances", "n_trees": 3, "depth": 2, "seed": 0}
@@ -179,10 +177,7 @@ START = {"column": "start"}
             linear_regression(features=["age"], targets=["pay"]),
         ),
         (
-            {
-                "model": MODEL
-                | {"kind": "boosting-importances", "n_trees": 3, "depth": 2, "seed": 0}
-            },
+            {"model": MODEL | BOOSTING},
             boosting_importances(
                 features=["pay", "age"], target="rich", positive=1, n_trees=3, seed=0, depth=2
             ),
@@ -197,6 +192,22 @@ def test_scales_from_a_public_table(folder):
     document = changed(query=BASE["query"] | {"rate": [{"column": "sex", "equals": "m"}]})
     document["query"] |= {"scales_from": "early.parquet", "scales": {"mean(pay)": 3.0}}
     assert request_of(document, folder).scenario.query.scales.tolist() == [3.0, 0.5]
+
+
+@pytest.mark.soundness
+def test_scales_are_not_from_a_file_that_may_be_released(folder):
+    """By another name, through a hard link, or as one of the worlds; unless they are public."""
+    (folder / "link.parquet").hardlink_to(folder / "people.parquet")
+    query = {"distribution": "worlds", "mean": ["pay"], "scales_from": "early.parquet"}
+    worlds = {"early": "early.parquet", "late": "late.parquet"}
+    for sections in (
+        {"query": BASE["query"] | {"scales_from": "link.parquet"}},
+        {"query": query, "worlds": worlds, "secret": {}, "data": {}},
+    ):
+        with pytest.raises(ArgumentError, match="scales_from: is the released table"):
+            request_of(changed(**sections), folder)
+    public = changed(**sections, prior={"source": "public-model"})
+    assert request_of(public, folder).scenario.query.scales[0] > 1
 
 
 def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
@@ -467,8 +478,8 @@ class TestSampled:
         guarantee = BASE["guarantee"] | {"failure_probability": 0.05}
         request = request_of(changed(**RECORDS, guarantee=guarantee), folder)
         assert request.scenario.prior_kind == "sampled"
-        assert request.failure_probability == 0.05
-        assert request.band == "dkw"
+        assert request.file.guarantee.failure_probability == 0.05
+        assert request.file.prior.band == "dkw"
         assert request.target == Guarantee.joint(order=4, epsilon=1.0)
 
     def test_a_failure_probability_does_not_make_a_prior_sampled(self, folder):
@@ -476,11 +487,6 @@ class TestSampled:
         guarantee = BASE["guarantee"] | {"failure_probability": 0.05}
         request = request_of(changed(guarantee=guarantee), folder)
         assert request.scenario.prior_kind == "empirical"
-
-    def test_epsilon_delta(self, folder):
-        guarantee = {"claim": "epsilon-delta", "notion": "joint", "epsilon": 1.0, "delta": 0.01}
-        request = request_of(changed(**RECORDS, guarantee=guarantee), folder)
-        assert request.target == ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
 
     def test_sphere(self, folder):
         query = {"distribution": "groups", "mean": ["pay", "age"]}

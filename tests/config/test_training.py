@@ -9,9 +9,9 @@ import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_training, verify
-from pufferslice.config import TrainingFile, read_plan, read_training, template, write_plan
-from pufferslice.config.document import toml_of
-from pufferslice.config.training import training_of
+from pufferslice.config import read_plan, read_training, write_plan
+from pufferslice.config.document import template, toml_of
+from pufferslice.config.training import TrainingFile, training_of
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.learning import (
     Amplified,

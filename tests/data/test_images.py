@@ -50,19 +50,13 @@ class TestDigits:
 
 
 def test_images_are_locked_and_checked():
-    images = LabelledImages(
-        images=np.zeros((2, 4, 4, 1), np.uint8), labels=np.array([0, 1]), white=16, n_classes=2
-    )
+    def labelled(*labels, n_images):
+        images = np.zeros((n_images, 4, 4, 1), np.uint8)
+        return LabelledImages(images=images, labels=np.array(labels), white=16, n_classes=2)
+
     with pytest.raises(ValueError, match="read-only"):
-        images.images[0] = 1
+        labelled(0, 1, n_images=2).images[0] = 1
     with pytest.raises(TableError, match="as many labels"):
-        LabelledImages(
-            images=np.zeros((2, 4, 4, 1), np.uint8), labels=np.array([0]), white=16, n_classes=2
-        )
+        labelled(0, n_images=2)
     with pytest.raises(TableError, match="labels must be from 0 to 1; 2 of 3 are not"):
-        LabelledImages(
-            images=np.zeros((3, 4, 4, 1), np.uint8),
-            labels=np.array([-1, 0, 2]),
-            white=16,
-            n_classes=2,
-        )
+        labelled(-1, 0, 2, n_images=3)

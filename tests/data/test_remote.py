@@ -41,7 +41,7 @@ class Shelf(LocalFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path):
-        return super()._strip_protocol(str(path).removeprefix("shelf://"))
+        return super()._strip_protocol(str(path).removeprefix(f"{cls.protocol}://"))
 
     def open(self, path, mode="rb", **kwargs):
         Shelf.opened += (path,)
@@ -53,15 +53,11 @@ class Torn(Shelf):
 
     protocol = "torn"
 
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(str(path).removeprefix("torn://"))
-
     def open(self, path, mode="rb", **kwargs):
         file = super().open(path, mode, **kwargs)
         if path.endswith("gone.parquet"):
             raise RuntimeError(QUOTING)
-        return TornStream(file.read())
+        return (ShutStream if path.endswith("shut.parquet") else TornStream)(file.read())
 
 
 class TornStream(io.BytesIO):
@@ -71,14 +67,17 @@ class TornStream(io.BytesIO):
         return super().read(size)
 
 
+class ShutStream(io.BytesIO):
+    def close(self):
+        if not self.closed:
+            super().close()
+            raise RuntimeError(QUOTING)
+
+
 class Silent(Shelf):
     """A filesystem that does not say when a file was changed."""
 
     protocol = "silent"
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(str(path).removeprefix("silent://"))
 
     def info(self, path, **kwargs):
         about = super().info(path, **kwargs)
@@ -89,10 +88,6 @@ class Listed(Shelf):
     """A filesystem that remembers what is in a folder, as those of object stores do."""
 
     protocol = "listed"
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(str(path).removeprefix("listed://"))
 
     def ls(self, path, detail=True, **kwargs):
         path = self._strip_protocol(path)
@@ -225,6 +220,7 @@ def test_nothing_is_kept_of_files_without_a_version(folder, tmp_path):
         spill_files(url, SCAN, expected, folder=tmp_path / "kept")
 
 
+@pytest.mark.soundness
 @pytest.mark.parametrize(
     "url",
     [
@@ -234,18 +230,20 @@ def test_nothing_is_kept_of_files_without_a_version(folder, tmp_path):
         f"file://{PASSWORD}@/people.csv",
         f"simplecache::s3://bucket/{PASSWORD}.csv",
         f"s3://bucket::{PASSWORD}/people.csv",
+        f"s3://KEY:SEC/{PASSWORD}@bucket/x.parquet",
+        f"https://host/x.parquet#sig={PASSWORD}",
+        f"https://host/x.parquet;sig={PASSWORD}",
     ],
 )
 def test_a_url_with_credentials_is_refused_and_not_shown(url):
-    with pytest.raises((ArgumentError, StorageError, TableError)) as caught:
+    with pytest.raises(ArgumentError, match="URL of data") as caught:
         read_table(url)
-    assert isinstance(caught.value, ArgumentError)
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("name", ["part-0", "gone"])
+@pytest.mark.parametrize("name", ["part", "gone", "shut"])
 def test_what_a_filesystem_raises_is_not_shown(folder, name):
-    pa.parquet.write_table(TABLE, folder / "gone.parquet")
+    pa.parquet.write_table(TABLE, folder / f"{name}.parquet")
     with pytest.raises(StorageError, match=r"cannot read .* \(RuntimeError\)") as caught:
         read_table(f"torn://{folder}/{name}.parquet")
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
@@ -304,22 +302,6 @@ def test_nothing_is_written_elsewhere(use, tmp_path, monkeypatch):
 def test_equal_names_of_one_file():
     assert RemoteFile("memory://a/b.csv").place == RemoteFile("memory:///a/b.csv").place
     assert RemoteFile("memory://a/b.csv").place != RemoteFile("shelf:///a/b.csv").place
-
-
-@pytest.mark.soundness
-@pytest.mark.parametrize(
-    "url",
-    [
-        "s3://KEY:SEC/{}@bucket/x.parquet",
-        "https://host/x.parquet#sig={}",
-        "https://host/x.parquet;sig={}",
-        "https://host/x.parquet?sig={}",
-    ],
-)
-def test_passwords_wherever_they_stand_are_refused(url):
-    with pytest.raises(ArgumentError, match="URL of data") as caught:
-        read_table(url.format(PASSWORD))
-    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
 def test_one_path_on_two_hosts_is_two_files():

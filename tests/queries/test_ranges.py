@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pufferslice.errors import ArgumentError
-from pufferslice.queries import Ball, Box
+from pufferslice.queries import Ball, Box, columns
 from pufferslice.queries.ranges import range_of
 
 POINTS = hnp.arrays(float, st.tuples(st.integers(1, 5), st.just(3)), elements=st.floats(-1e9, 1e9))
@@ -50,6 +50,15 @@ class TestBall:
         np.testing.assert_allclose(
             np.linalg.norm(points - clipped, axis=1), distances - kept, rtol=1e-9, atol=1e-9
         )
+
+    @pytest.mark.soundness
+    @given(POINTS, st.lists(st.sampled_from([0.0, np.nan, np.inf]), min_size=3, max_size=3))
+    def test_what_is_not_finite_leaves_no_coordinate_unclipped(self, points, odd):
+        ball = Ball([1, -2, 3], 2.5)
+        query = columns(["a", "b", "c"]).with_range(ball)
+        with np.errstate(invalid="ignore"):
+            prepared = query.prepared_or_center(points + odd)
+        assert (np.linalg.norm(prepared - ball.center, axis=1) <= 2.5 * (1 + 1e-12)).all()
 
 
 RANGES = [Box([0, -3, 2], [1, 5, 9]), Ball([1.0, -2.0, 0.5], 4.0)]

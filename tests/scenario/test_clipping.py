@@ -55,32 +55,23 @@ class TestWhichSecrets:
         assert scenario.description()["clipped"] == {"all": everything, "some": some}
 
     def test_worlds_of_every_kind(self):
+        def normal(mean):
+            simulator = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(mean, 1, (n, 1)))
+            return simulator.sampled(n_draws=50, seed=3)
+
+        def drawn(rows):
+            return ps.SampledDistribution(outputs=rows)
+
+        atoms = ps.FiniteDistribution.uniform
         query = summary(mean=["x"], range={"x": (0, 10)})
-        atoms = ps.FiniteDistribution.uniform([[5.0], [11.0]])
-        tables = {"low": TABLE.slice(0, 3), "high": TABLE.slice(6)}
-        assert ps.Scenario.from_worlds(tables, query=query).clipped()["all"] == ["high"]
-        declared = ps.Scenario.from_worlds(
-            {"low": ps.FiniteDistribution.uniform([[1.0]]), "high": atoms}, query=query
-        )
-        assert declared.clipped() == {"all": [], "some": ["high"]}
-        drawn = ps.Scenario.from_worlds(
-            {
-                "low": ps.SampledDistribution(outputs=[[1.0]]),
-                "high": ps.SampledDistribution(outputs=[[5.0], [11.0]]),
-            },
-            query=query,
-        )
-        assert drawn.clipped() == {"all": [], "some": ["high"]}
-        simulated = ps.Scenario.from_worlds(
-            {
-                name: OutputSimulator(
-                    draw_outputs=lambda rng, n, m=mean: rng.normal(m, 1, (n, 1))
-                ).sampled(n_draws=50, seed=3)
-                for name, mean in (("low", 5.0), ("high", 50.0))
-            },
-            query=query,
-        )
-        assert simulated.clipped() == {"all": ["high"], "some": []}
+        for low, high, how in [
+            (TABLE.slice(0, 3), TABLE.slice(6), "all"),
+            (atoms([[1.0]]), atoms([[5.0], [11.0]]), "some"),
+            (drawn([[1.0]]), drawn([[5.0], [11.0]]), "some"),
+            (normal(5.0), normal(50.0), "all"),
+        ]:
+            scenario = ps.Scenario.from_worlds({"low": low, "high": high}, query=query)
+            assert scenario.clipped() == {"all": [], "some": []} | {how: ["high"]}
         gaussian = {name: ps.GaussianDistribution(mean=[0.0], cov=[[1.0]]) for name in "ab"}
         free = ps.Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
         assert free.clipped() == {"all": [], "some": []}

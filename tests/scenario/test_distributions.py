@@ -60,11 +60,10 @@ class TestEmpiricalDistribution:
         with pytest.raises(ArgumentError):
             FiniteDistribution(outputs=[[0.0], [1.0]], counts=counts)
 
-    def test_counts_must_leave_room_for_a_common_denominator(self):
+    @pytest.mark.parametrize("count", [2**31, 2**62])
+    def test_counts_must_leave_room_for_a_common_denominator(self, count):
         with pytest.raises(ArgumentError, match=r"2\^31"):
-            FiniteDistribution(outputs=[[0.0], [1.0]], counts=[2**31, 2**31])
-        with pytest.raises(ArgumentError, match=r"2\^31"):
-            FiniteDistribution(outputs=[[0.0], [1.0]], counts=[2**62, 2**62])
+            FiniteDistribution(outputs=[[0.0], [1.0]], counts=[count, count])
 
 
 class TestWeighted:
@@ -87,11 +86,7 @@ class TestWeighted:
     def test_the_largest_remainder_wins(self):
         quanta = np.array([10.6, 20.5, WEIGHT_QUANTA - 31.1])
         distribution = FiniteDistribution.weighted([[0.0], [1.0], [2.0]], quanta / WEIGHT_QUANTA)
-        assert (distribution.counts * WEIGHT_QUANTA // distribution.total).tolist() == [
-            11,
-            20,
-            WEIGHT_QUANTA - 31,
-        ]
+        assert distribution.counts.tolist() == [11, 20, WEIGHT_QUANTA - 31]
 
     @pytest.mark.parametrize(
         "weights", [[0.5, 0.6], [-0.5, 1.5], [0.5], [math.nan, 1.0], [0.2, 0.3, 0.5], [0.5, 0.4999]]
@@ -112,31 +107,26 @@ class TestGaussianDistribution:
         assert GaussianDistribution(mean=np.zeros(2), cov=cov).dim == 2
 
     @pytest.mark.parametrize(
-        ("mean", "cov"),
-        [(np.zeros(2), np.eye(3)), (np.zeros((2, 1)), np.eye(2)), (np.zeros(0), np.eye(0))],
+        ("mean", "cov", "words"),
+        [
+            (np.zeros(2), np.eye(3), "mean and cov must have shapes"),
+            (np.zeros((2, 1)), np.eye(2), "mean and cov must have shapes"),
+            (np.zeros(0), np.eye(0), "mean and cov must have shapes"),
+            ([math.nan], [[1.0]], "mean must be finite"),
+            ([0.0], [[math.inf]], "cov must be finite"),
+            ([0.0, 0.0], [[1.0, 0.5], [0.4, 1.0]], "symmetric"),
+            ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], "positive semi-definite"),
+            ([0.0], [[-1.0]], "positive semi-definite"),
+        ],
     )
-    def test_shapes(self, mean, cov):
-        with pytest.raises(ArgumentError, match="mean and cov must have shapes"):
+    def test_refusals(self, mean, cov, words):
+        with pytest.raises(ArgumentError, match=words):
             GaussianDistribution(mean=mean, cov=cov)
-
-    def test_finite(self):
-        with pytest.raises(ArgumentError, match="mean must be finite"):
-            GaussianDistribution(mean=[math.nan], cov=[[1.0]])
-        with pytest.raises(ArgumentError, match="cov must be finite"):
-            GaussianDistribution(mean=[0.0], cov=[[math.inf]])
 
     def test_made_exactly_symmetric(self):
         distribution = GaussianDistribution(mean=[0, 0], cov=[[1, 0.5], [0.5 + 2**-50, 1]])
         assert distribution.cov.tolist() == [[1, 0.5 + 2**-51], [0.5 + 2**-51, 1]]
         assert not distribution.cov.flags.writeable
-
-    def test_symmetric_and_positive(self):
-        with pytest.raises(ArgumentError, match="symmetric"):
-            GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 0.5], [0.4, 1.0]])
-        with pytest.raises(ArgumentError, match="positive semi-definite"):
-            GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 2.0], [2.0, 1.0]])
-        with pytest.raises(ArgumentError, match="positive semi-definite"):
-            GaussianDistribution(mean=[0.0], cov=[[-1.0]])
 
 
 class TestEqualDistributions:
@@ -157,21 +147,18 @@ class TestEqualDistributions:
         assert equal_distributions(distribution, twice)
         assert equal_distributions(twice, distribution)
 
-    def test_differences_that_a_bounding_box_does_not_show(self):
+    @pytest.mark.parametrize(
+        "other",
+        [
+            FiniteDistribution.uniform([[0.0], [1.5], [2.0]]),
+            FiniteDistribution.uniform([[0.0], [math.nextafter(1.0, 2.0)], [2.0]]),
+            FiniteDistribution(outputs=[[0.0], [1.0], [2.0]], counts=[1, 2, 1]),
+            FiniteDistribution.uniform([[0.0, 0], [1.0, 0], [2.0, 0]]),
+        ],
+    )
+    def test_differences_that_a_bounding_box_does_not_show(self, other):
         first = FiniteDistribution.uniform([[0.0], [1.0], [2.0]])
-        assert not equal_distributions(first, FiniteDistribution.uniform([[0.0], [1.5], [2.0]]))
-        assert not equal_distributions(
-            first, FiniteDistribution(outputs=[[0.0], [1.0], [2.0]], counts=[1, 2, 1])
-        )
-        assert not equal_distributions(
-            first, FiniteDistribution.uniform([[0.0, 0], [1.0, 0], [2.0, 0]])
-        )
-
-    def test_one_last_bit_is_a_difference(self):
-        first = FiniteDistribution.uniform([[1.0]])
-        assert not equal_distributions(
-            first, FiniteDistribution.uniform([[math.nextafter(1.0, 2.0)]])
-        )
+        assert not equal_distributions(first, other)
 
 
 def masses(distribution):
@@ -278,21 +265,18 @@ class TestMixtureContract(DistributionContract):
         assert values[where].mean(axis=0) == pytest.approx(mixture.mean, abs=0.022)
         assert np.cov(values.T) == pytest.approx(mixture.cov, abs=0.06)
 
+    LINE = GaussianDistribution(mean=[0.0], cov=[[1.0]])
+    PLANE = GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2))
+
     @pytest.mark.parametrize(
         ("components", "counts"),
         [
             ([], []),
-            ([GaussianDistribution(mean=[0.0], cov=[[1.0]])], [1]),
-            ([GaussianDistribution(mean=[0.0], cov=[[1.0]])], [0]),
-            ([GaussianDistribution(mean=[0.0], cov=[[1.0]])], [2**29, 2**29]),
+            ([LINE], [1]),
+            ([LINE], [0]),
+            ([LINE], [2**29, 2**29]),
             (["N(0, 1)"], [2**30]),
-            (
-                [
-                    GaussianDistribution(mean=[0.0], cov=[[1.0]]),
-                    GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
-                ],
-                [2**29, 2**29],
-            ),
+            ([LINE, PLANE], [2**29, 2**29]),
         ],
     )
     def test_refusals(self, components, counts):

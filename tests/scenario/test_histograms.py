@@ -19,7 +19,9 @@ from pufferslice.scenario.histograms import (
     ends_of,
 )
 
-DIAGONAL = [[0.6, 0.8]]
+BOX = BinGrid(
+    directions=[[0.6, 0.8]], center=[0.0, 0.0], extents=[1.0, 2.0], shape="box", n_bins=22
+)
 
 
 def line_grid(n_bins=10, center=5.0, extent=5.0):
@@ -40,18 +42,13 @@ def histograms(grid, **rows):
 
 class TestGeometry:
     def test_box_reaches_as_far_as_its_corners(self):
-        grid = BinGrid(
-            directions=DIAGONAL, center=[0.0, 0.0], extents=[1.0, 2.0], shape="box", n_bins=22
-        )
-        assert grid.reaches == pytest.approx([0.6 + 1.6], rel=1e-14)
-        assert grid.reaches[0] >= 0.6 + 1.6
-        assert grid.widths == pytest.approx([0.2], rel=1e-14)
-        assert grid.diameter == pytest.approx(2 * 5**0.5, rel=1e-14)
+        assert BOX.reaches == pytest.approx([0.6 + 1.6], rel=1e-14)
+        assert BOX.reaches[0] >= 0.6 + 1.6
+        assert BOX.widths == pytest.approx([0.2], rel=1e-14)
+        assert BOX.diameter == pytest.approx(2 * 5**0.5, rel=1e-14)
 
     def test_ellipsoid_reaches_less(self):
-        grid = BinGrid(
-            directions=DIAGONAL, center=[0.0, 0.0], extents=[1.0, 2.0], shape="ellipsoid", n_bins=2
-        )
+        grid = attrs.evolve(BOX, shape="ellipsoid")
         assert grid.reaches == pytest.approx([(0.36 + 2.56) ** 0.5], rel=1e-14)
         assert grid.diameter == pytest.approx(4.0, rel=1e-14)
         assert grid.diameter >= 4.0
@@ -68,19 +65,16 @@ class TestGeometry:
         assert gaps[2] > 10
 
     def test_digest_sees_every_part(self):
-        grid = BinGrid(
-            directions=DIAGONAL, center=[0.0, 0.0], extents=[1.0, 2.0], shape="box", n_bins=22
-        )
         others = [
-            attrs.evolve(grid, directions=[[0.8, 0.6]]),
-            attrs.evolve(grid, center=[0.0, 1.0]),
-            attrs.evolve(grid, extents=[1.0, 1.0]),
-            attrs.evolve(grid, shape="ellipsoid"),
-            attrs.evolve(grid, n_bins=23),
+            attrs.evolve(BOX, directions=[[0.8, 0.6]]),
+            attrs.evolve(BOX, center=[0.0, 1.0]),
+            attrs.evolve(BOX, extents=[1.0, 1.0]),
+            attrs.evolve(BOX, shape="ellipsoid"),
+            attrs.evolve(BOX, n_bins=23),
         ]
-        assert len({grid.digest(), *(other.digest() for other in others)}) == 6
-        assert all(other != grid for other in others)
-        assert attrs.evolve(grid) == grid
+        assert len({BOX.digest(), *(other.digest() for other in others)}) == 6
+        assert all(other != BOX for other in others)
+        assert attrs.evolve(BOX) == BOX
 
     @pytest.mark.parametrize(
         ("change", "complaint"),

@@ -15,10 +15,10 @@ from pufferslice.scenario.priors import (
     Resampled,
     check_probabilities_of,
     group_rows,
-    grouped_distributions,
+    grouped_prior,
     world_distribution,
 )
-from pufferslice.scenario.simulator import DeclaredSample, Simulator
+from pufferslice.scenario.simulator import Simulator
 
 TABLE = pa.table({"s": ["b", "a", "b", "a", "b"], "x": [4.0, 1.0, 5.0, 3.0, 9.0]})
 LABELS = np.array(TABLE["s"].to_pylist())
@@ -31,7 +31,8 @@ def distribution_of(value):
 
 
 def grouped(query, distribution, bootstrap=None, table=TABLE, labels=LABELS):
-    return grouped_distributions(query, frame_of(table), labels, distribution, bootstrap)
+    about = ("p", "held_out", "declared")
+    return grouped_prior(*about, query, frame_of(table), labels, distribution, bootstrap)[0]
 
 
 def prior_of(**changed):
@@ -46,24 +47,26 @@ def prior_of(**changed):
 
 
 def test_record_distributions_are_the_rows_of_the_group():
-    distributions, n_rows, *_ = grouped(ROW, "records")
+    prior = grouped(ROW, "records")
+    distributions = prior.distributions
     assert sorted(distributions["a"].outputs[:, 0]) == [1.0, 3.0]
     assert sorted(distributions["b"].outputs[:, 0]) == [4.0, 5.0, 9.0]
     assert all(distribution.is_uniform for distribution in distributions.values())
-    assert n_rows == {"a": 2, "b": 3}
+    assert prior.n_rows == {"a": 2, "b": 3}
 
 
 def test_distributions_are_those_of_the_clipped_and_scaled_query():
     query = ROW.with_range(Box([2.0], [6.0])).with_scales([2.0])
-    distributions, *_ = grouped(query, "records")
+    distributions = grouped(query, "records").distributions
     assert sorted(distributions["a"].outputs[:, 0]) == [1.0, 1.5]
     assert sorted(distributions["b"].outputs[:, 0]) == [2.0, 2.5, 3.0]
 
 
 def test_bootstrap_distributions_resample_each_group_at_its_own_size():
     query = summary(mean=["x"], count_share=6)
-    distributions, n_rows, *_ = grouped(query, "bootstrap", Bootstrap(n_replicates=400, seed=3))
-    assert n_rows == {"a": 2, "b": 3}
+    prior = grouped(query, "bootstrap", Bootstrap(n_replicates=400, seed=3))
+    distributions = prior.distributions
+    assert prior.n_rows == {"a": 2, "b": 3}
     assert set(distributions["a"].outputs[:, 1]) == {2 / 6}
     assert set(distributions["b"].outputs[:, 1]) == {3 / 6}
     # All means of two draws from {1, 3}, with their probabilities.
@@ -77,8 +80,8 @@ def test_bootstrap_distributions_resample_each_group_at_its_own_size():
 
 def test_bootstrap_depends_on_the_public_seed_alone():
     def outputs(seed):
-        distributions, *_ = grouped(MEAN, "bootstrap", Bootstrap(n_replicates=20, seed=seed))
-        return distributions["b"].outputs
+        prior = grouped(MEAN, "bootstrap", Bootstrap(n_replicates=20, seed=seed))
+        return prior.distributions["b"].outputs
 
     np.testing.assert_array_equal(outputs(1), outputs(1))
     assert not np.array_equal(outputs(1), outputs(2))
@@ -87,9 +90,8 @@ def test_bootstrap_depends_on_the_public_seed_alone():
 def test_groups_do_not_share_a_bootstrap_stream():
     table = pa.table({"s": ["a"] * 5 + ["b"] * 5, "x": list(range(5)) * 2})
     labels = np.array(table["s"].to_pylist())
-    distributions, *_ = grouped(
-        MEAN, "bootstrap", Bootstrap(n_replicates=50, seed=1), table, labels
-    )
+    prior = grouped(MEAN, "bootstrap", Bootstrap(n_replicates=50, seed=1), table, labels)
+    distributions = prior.distributions
     assert not np.array_equal(distributions["a"].outputs, distributions["b"].outputs)
 
 
@@ -166,18 +168,13 @@ def test_priors_that_cannot_be(changed, message):
 def test_no_repr_shows_data():
     secret = 123.456
     table = pa.table({"x": [secret, secret]})
-    simulator = Simulator(draw_table=lambda _: table)
     bootstrap = Bootstrap(n_replicates=7, seed=1)
     shown = [
         prior_of(distributions={"a": distribution_of(secret), "b": distribution_of(secret)}),
-        simulator,
-        simulator.declared(n_draws=3, seed=2),
         Resampled(table=table, bootstrap=bootstrap),
     ]
     assert [repr(value) for value in shown] == [
         "Prior(name='p', source='held_out', n_secrets=2)",
-        "Simulator()",
-        "DeclaredSample(n_draws=3, seed=2)",
         "Resampled(n_replicates=7)",
     ]
 
@@ -188,7 +185,6 @@ def test_no_repr_shows_data():
         lambda: Bootstrap(n_replicates=1, seed=0),
         lambda: Bootstrap(n_replicates=2.5, seed=0),
         lambda: Bootstrap(n_replicates=2, seed=-1),
-        lambda: DeclaredSample(simulator=Simulator(draw_table=lambda _: TABLE), n_draws=0, seed=1),
         lambda: Simulator(draw_table=lambda _: TABLE).declared(n_draws=1, seed=None),
     ],
 )
@@ -270,8 +266,8 @@ def test_bootstrap_replicates_are_not_drawn_from_the_stream_of_slices():
     """Slices with the same seed must not depend on the sample."""
     table = pa.table({"s": ["a"] * 1_000, "x": np.arange(1_000.0)})
     bootstrap = Bootstrap(n_replicates=3, seed=7)
-    distributions, *_ = grouped(MEAN, "bootstrap", bootstrap, table, np.full(1_000, "a"))
-    found = distributions["a"].outputs[:, 0]
+    prior = grouped(MEAN, "bootstrap", bootstrap, table, np.full(1_000, "a"))
+    found = prior.distributions["a"].outputs[:, 0]
     for stream, used in (7, False), ([7, 0], False), ([7, 1], True):
         rows = np.random.default_rng(stream).integers(1_000, size=(3, 1_000))
         assert np.array_equal(found, rows.mean(axis=1)) is used

@@ -41,9 +41,9 @@ TABLE = pa.table(
 QUERY = summary(mean=["age"], rate={"visits": 0.0}, scales={"age": 10, "visits": 0.1})
 
 
-def prevalence(**options):
+def prevalence(table=TABLE, **options):
     settings = {"column": "ill", "value": "yes", "shares": [0.3, 0.4], "query": QUERY}
-    return Scenario.from_prevalence(TABLE, **(settings | options))
+    return Scenario.from_prevalence(table, **(settings | options))
 
 
 class TestPrevalence:
@@ -61,19 +61,18 @@ class TestPrevalence:
 
     def test_known_answer(self):
         table = pa.table({"ill": ["yes"] * 2 + ["no"] * 2, "x": [0.0, 2.0, 10.0, 10.0]})
-        query = summary(mean=["x"])
-        common = {"column": "ill", "value": "yes", "shares": [0.5, 0.9], "query": query}
-        stratified = Scenario.from_prevalence(table, n_rows=10, **common).priors[0].declared
+
+        def declared(n_rows, **options):
+            options |= {"shares": [0.5, 0.9], "query": summary(mean=["x"]), "n_rows": n_rows}
+            return prevalence(table, **options).priors[0].declared
+
+        stratified = declared(10)
         assert stratified["50 %"].mean[0] == 0.5 * 1 + 0.5 * 10
         assert stratified["50 %"].cov[0, 0] == pytest.approx(0.5 * 1 / 10)
-        independent = (
-            Scenario.from_prevalence(table, n_rows=10, design="independent", **common)
-            .priors[0]
-            .declared
-        )
+        independent = declared(10, design="independent")
         assert independent["50 %"].cov[0, 0] == pytest.approx((0.5 + 0.25 * 81) / 10)
         # 90 % of 11 rows are 10 rows.
-        rounded = Scenario.from_prevalence(table, n_rows=11, **common).priors[0].declared
+        rounded = declared(11)
         assert rounded["90 %"].mean[0] == pytest.approx(10 / 11 * 1 + 1 / 11 * 10)
 
     def test_the_certificate_says_where_the_prior_comes_from(self, tmp_path):
@@ -177,9 +176,7 @@ class TestPrevalence:
             }
         )
         query = group_by({"part": ["one"]}, std=["x", "y"], correlation=[("x", "y")])
-        scenario = Scenario.from_prevalence(
-            table, column="ill", value="yes", shares=[0.25, 0.5], query=query
-        )
+        scenario = prevalence(table, shares=[0.25, 0.5], query=query)
         declared = scenario.priors[0].declared["50 %"]
         assert declared.mean[[0, 2]].tolist() == [0.0, 0.0]
         assert not declared.cov[[0, 2]].any()
@@ -187,22 +184,15 @@ class TestPrevalence:
     def test_a_group_that_a_world_does_not_have(self):
         table = pa.table({"ill": ["yes", "no"] * 4, "x": [0.0, 1, 2, 3] * 2})
         query = group_by({"x": [99, 2]}, mean=["x"])
-        scenario = Scenario.from_prevalence(
-            table, column="ill", value="yes", shares=[0.25, 0.5], query=query
-        )
+        scenario = prevalence(table, shares=[0.25, 0.5], query=query)
         declared = scenario.priors[0].declared["50 %"]
         assert declared.mean.tolist() == [0.0, 2.0]
         assert declared.cov == pytest.approx(np.zeros((2, 2)), abs=1e-15)
 
     def test_a_value_that_nobody_or_everybody_has(self):
+        table = pa.table({"ill": ["yes"] * 5 + ["no"], "age": [1.0, 2, 3, 4, 5, 6]})
         with pytest.raises(ScenarioError, match="at least 2 rows"):
-            Scenario.from_prevalence(
-                pa.table({"ill": ["yes"] * 5 + ["no"], "age": [1.0, 2, 3, 4, 5, 6]}),
-                column="ill",
-                value="yes",
-                shares=[0.3, 0.4],
-                query=summary(mean=["age"]),
-            )
+            prevalence(table, query=summary(mean=["age"]))
 
 
 class TestAttribute:
@@ -258,6 +248,14 @@ class TestAttribute:
         assert "50 earlier cases" in given.priors[0].origin
         with pytest.raises(TableError):
             Scenario.from_attribute(query=self.QUERY, values=[0.0, 2.0], history=history)
+        gapped = pa.concat_tables([history, history.slice(0, 1).set_column(0, "mean(b)", [[None]])],
+                                  promote_options="permissive")  # fmt: skip
+        options = {"values": [0.0, 2.0], "history": gapped, "name": "t"}
+        with pytest.raises(TableError, match="1 of 51 rows have missing values"):
+            Scenario.from_attribute(query=self.QUERY, **options)
+        complete = Scenario.from_attribute(query=self.QUERY.with_missing("drop-rows"), **options)
+        assert complete.distributions_digest() == given.distributions_digest()
+        assert complete.n_dropped == 1
 
     @pytest.mark.parametrize(("columns", "fits"), [(("a", "b"), False), (None, True)])
     def test_a_case_of_columns_is_one_row(self, columns, fits, rng, tmp_path):
@@ -442,6 +440,7 @@ class TestMarkovChain:
         "options",
         [
             {"transition": [[0.9, 0.2], [0.2, 0.8]]},
+            {"transition": [[0.9, 0.1], [0.2, 0.800005]]},
             {"transition": [[1.0]]},
             {"transition": [[1.0, 0.0], [0.0, 1.0]]},
             {"transition": {}},
@@ -553,21 +552,19 @@ class TestGaussians:
         joint = GaussianDistribution(mean=[0.0, 0.0], cov=cov)
         assert joint.conditioned(on=[0], at=[1.0]).cov[0, 0] == float(exact)
 
-    def test_from_draws_and_of_means(self):
+    def test_from_draws(self):
         rows = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]])
         drawn = GaussianDistribution.from_draws(rows)
         assert drawn.mean.tolist() == [2.0, 2.0]
         assert np.allclose(drawn.cov, np.cov(rows.T))
-        means = GaussianDistribution.of_means(rows, 10)
-        assert np.allclose(means.cov, np.cov(rows.T, ddof=0) / 10)
 
     @pytest.mark.parametrize(
         "call",
         [
             lambda: GaussianDistribution.from_draws([[1.0]]),
-            lambda: GaussianDistribution.of_means([[1.0], [2.0]], 0),
             lambda: GaussianDistribution(mean=[0.0], cov=[[1.0]]).conditioned(on=[0], at=[1.0]),
             lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)).conditioned(on=[], at=[]),
+            lambda: TestAttribute().scenario(values=[np.nan, 1.0]),
             lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.zeros((2, 2))).conditioned(
                 on=[0], at=[1.0]
             ),

@@ -22,8 +22,8 @@ from torch.utils.data import TensorDataset
 
 from pufferslice import datasets
 from pufferslice.certificate import Certificate, verify
-from pufferslice.config import TrainingFile, template
-from pufferslice.config.training import toml_of, training_of
+from pufferslice.config.document import template
+from pufferslice.config.training import TrainingFile, toml_of, training_of
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning import mostly_at_most
 from pufferslice.learning.keys import RunKey

@@ -98,28 +98,24 @@ def _differing(n_records: int, **flags: float | None) -> "DifferingRecords":
 
 
 def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign":
-    from pufferslice import learning
     from pufferslice._core.checks import check_count, check_one_of
+    from pufferslice.learning.sampling import sampling_from_description
 
     check_one_of(_SAMPLINGS, sampling=sampling)
     check_count(1, n_records=n_records)
+    design: dict[str, Any] = {"kind": sampling.replace("-", "_"), "n_records": n_records}
     if sampling == "poisson":
         if not 0 < batch_size <= n_records:
             raise ArgumentError(
                 f"--batch-size must be above 0 and at most --n-records {n_records}, "
                 f"got {batch_size:g}"
             )
-        return learning.Poisson(n_records=n_records, rate=batch_size / n_records)
+        return sampling_from_description(design | {"rate": batch_size / n_records})
     if not batch_size.is_integer():
         raise ArgumentError(
             f"--batch-size must be an integer for {sampling} sampling, got {batch_size!r}"
         )
-    kind = (
-        learning.WithoutReplacement
-        if sampling == "without-replacement"
-        else learning.WithReplacement
-    )
-    return kind(n_records=n_records, batch_size=int(batch_size))
+    return sampling_from_description(design | {"batch_size": int(batch_size)})
 
 
 def _prose(table: dict[str, Any]) -> str:

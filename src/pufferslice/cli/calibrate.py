@@ -171,21 +171,22 @@ def calibrate(
         scheduler=scheduler,
         checkpoint=checkpoint,
     )
+    file, options = request.file, request.file.calibration
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
             request.scenario,
             request.guarantee,
-            shape=request.shape,
-            guard=request.guard,
-            weights=request.weights,
-            effort=request.effort,
-            failure_probability=request.failure_probability,
-            band=request.band,
+            shape=options.shape,
+            guard=options.guard,
+            weights=options.weights,
+            effort=options.effort,
+            failure_probability=file.guarantee.failure_probability,
+            band=file.prior.band,
             method=request.method,
-            deltas=request.deltas,
-            noise_std=request.noise_std,
-            accuracy=request.accuracy,
-            total=request.total,
+            deltas=file.guarantee.deltas,
+            noise_std=options.noise_std,
+            accuracy=options.accuracy,
+            total=file.guarantee.total,
             earlier_releases=Ledger(ledger).releases() if ledger else (),
             progress=progress,
         )

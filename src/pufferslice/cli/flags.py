@@ -119,7 +119,7 @@ def _condition(text: str) -> dict[str, Any]:
     column, value = text[:start].strip(), text[start + len(mark) :].strip()
     if mark == "=":
         return {"column": column, "equals": value}
-    return {"column": column, _COMPARISONS[mark]: numbers(value, "--rate")[0]}
+    return {"column": column, _COMPARISONS[mark]: _number(value, "--rate")}
 
 
 def _scales(text: str) -> list[float] | dict[str, float]:
@@ -127,7 +127,7 @@ def _scales(text: str) -> list[float] | dict[str, float]:
     named = _named(text, "--scales")
     if named is None:
         return numbers(text, "--scales")
-    return {name: numbers(value, "--scales")[0] for name, value in named.items()}
+    return {name: _number(value, "--scales") for name, value in named.items()}
 
 
 def _widths(texts: list[str]) -> dict[str, float]:
@@ -137,7 +137,7 @@ def _widths(texts: list[str]) -> dict[str, float]:
         name, mark, value = text.rpartition("=")
         if not mark or not name.strip() or name.strip() in widths:
             raise ArgumentError(f"--accuracy must be name=half-width, each name once; got {text!r}")
-        widths[name.strip()] = numbers(value, "--accuracy")[0]
+        widths[name.strip()] = _number(value, "--accuracy")
     return widths
 
 
@@ -149,7 +149,7 @@ def _intervals(text: str) -> dict[str, list[float]]:
         raise ArgumentError(
             f"--range must be low:high for each coordinate, separated by commas; got {text!r}"
         )
-    ends = [[numbers(end, "--range")[0] for end in part] for part in parts]
+    ends = [[_number(end, "--range") for end in part] for part in parts]
     if named is not None:
         return dict(zip(named, ends, strict=True))
     return {"low": [low for low, _ in ends], "high": [high for _, high in ends]}
@@ -172,6 +172,15 @@ def _named(text: str, flag: str) -> dict[str, str] | None:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _number(text: str, flag: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentError(
+            f"{flag} takes one number at a time, without separators; got {text!r}"
+        ) from None
 
 
 def numbers(text: str, flag: str) -> list[float]:

@@ -23,8 +23,10 @@ def init(
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
     from pufferslice._core.checks import check_one_of
     from pufferslice._core.files import OPEN, make_folder, write_all_new
-    from pufferslice.config import STARTERS, ScenarioFile, TrainingFile
-    from pufferslice.config import template as every_key
+    from pufferslice.config.document import template as every_key
+    from pufferslice.config.scenario import ScenarioFile
+    from pufferslice.config.starters import STARTERS
+    from pufferslice.config.training import TrainingFile
 
     scenario, training = folder / "scenario.toml", folder / "training.toml"
     if template is None:

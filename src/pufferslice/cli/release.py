@@ -75,7 +75,7 @@ def release(
         table = (
             request.chosen_rows(group=group, row=row)
             if rows is None
-            else read_table(rows, null_values=request.null_values)
+            else read_table(rows, null_values=request.file.data.null_values)
         )
         with progress_bar("recomputing couplings") as progress:
             released = release_rows(

@@ -37,8 +37,8 @@ def streamed_request(
     Streamed files are read here; options that have no use then are refused. A cluster is connected
     until `context` ends, because rows that are coupled may stay on it.
     """
-    from pufferslice.config import overridden, read_request
-    from pufferslice.config.scenario import request_of
+    from pufferslice.config.document import overridden
+    from pufferslice.config.scenario import read_request, request_of
     from pufferslice.sensitivity import scan_files, spill_files
 
     passes = set()

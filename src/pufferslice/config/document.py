@@ -8,7 +8,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -133,9 +133,11 @@ def _number(value: object) -> int | float:
 Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
 """A finite number that stays an integer if it is one, because names of coordinates show it."""
 
+_Item = TypeVar("_Item")
+Listed = Annotated[tuple[_Item, ...], Field(strict=False)]
 Text = Annotated[str, Field(min_length=1)]
-Texts = Annotated[tuple[str, ...], Field(strict=False)]
-Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+Texts = Listed[str]
+Numbers = Listed[float]
 Pair = Annotated[tuple[str, str], Field(strict=False)]
 
 
@@ -152,7 +154,7 @@ def _equal_rows(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...],
     return rows
 
 
-Matrix = Annotated[tuple[Numbers, ...], Field(strict=False), AfterValidator(_equal_rows)]
+Matrix = Annotated[Listed[Numbers], AfterValidator(_equal_rows)]
 
 
 def parsed_toml(content: bytes) -> dict[str, Any]:
@@ -357,8 +359,13 @@ def _toml_value(value: object) -> str:
         return f"{{ {inside} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+    return _toml_text(value)
 
 
 def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_text(name)
+
+
+def _toml_text(value: object) -> str:
+    # TOML has no pairs of surrogates and, unlike JSON, no DEL within a string.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")

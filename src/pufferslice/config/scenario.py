@@ -8,7 +8,7 @@ import contextlib
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, final, get_args
 
@@ -23,13 +23,14 @@ from pufferslice._core.checks import check_above
 from pufferslice._core.files import read_bytes
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.calibrate import RULES, Method
+from pufferslice.calibration.calibrate import RULES, Method, Rule
 from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
 from pufferslice.calibration.fit import SHAPES
 from pufferslice.calibration.guarantee import RELEASE_NOTIONS, Claim, claim_of
 from pufferslice.config.document import (
     Document,
     File,
+    Listed,
     Matrix,
     Number,
     Numbers,
@@ -46,7 +47,7 @@ from pufferslice.config.document import (
 )
 from pufferslice.data import read_table
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.data.readers import beside, data_files, place_of
+from pufferslice.data.readers import beside, data_files, identity_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
@@ -68,7 +69,11 @@ from pufferslice.sensitivity.profiles import (
     SampledSphere,
     WholeSphere,
 )
-from pufferslice.sensitivity.sensitivity import ENVELOPES
+from pufferslice.sensitivity.sensitivity import ENVELOPES, Envelope
+
+ByName = Annotated[
+    Numbers | dict[str, float], either("a list of numbers, or a number for each name")
+]
 
 _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult": data.adult,
@@ -97,13 +102,23 @@ class Data(Table):
     on disk, instead of the range alone. Left out: yes for claims about the whole output of more
     than one coordinate whose prior is `empirical`, else no."""
 
-    def has_file_of(self, path: str, folder: Path) -> bool:
-        """Whether a path names a file of the table; not if the table cannot be found."""
+    def read(self, folder: Path, path: str) -> pa.Table:
+        """The table of a file that is named beside the scenario."""
+        return read_table(beside(folder, path), null_values=self.null_values)
+
+    def table(self, folder: Path) -> pa.Table:
+        """The table itself."""
+        if (self.path is None) == (self.dataset is None):
+            raise ArgumentError("[data]: needs either path or dataset")
+        return self.read(folder, self.path) if self.path else _DATASETS[self.dataset or ""]()
+
+    def has_file_of(self, path: str, folder: Path, others: Iterable[str] = ()) -> bool:
+        """Whether a path names a file of the table or of others; not if they cannot be found."""
         released: set[object] = set()
-        if self.path is not None:
+        for name in filter(None, (self.path, *others)):
             with contextlib.suppress(TableError, StorageError):
-                released = set(map(place_of, data_files(beside(folder, self.path))))
-        return bool(released & set(map(place_of, data_files(beside(folder, path)))))
+                released |= set(map(identity_of, data_files(beside(folder, name))))
+        return bool(released & set(map(identity_of, data_files(beside(folder, path)))))
 
 
 class SecretBins(Table):
@@ -131,7 +146,7 @@ class SecretSection(Table):
     bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
     """Or a quantile bin of a numeric column; a secret is then written `age q1/5`."""
     pairs: Annotated[
-        Literal["all"] | Annotated[tuple[Pair, ...], Field(strict=False)] | ClosePairs,
+        Literal["all"] | Listed[Pair] | ClosePairs,
         either("'all', a list of pairs of strings, or one of difference, ratio and nearest"),
     ] = key("all", example="all", others=[{"ratio": 1.1}], used=True)
     """Pairs of secrets that must not be told apart: `all` (default), `[["a", "b"], …]`, or, of
@@ -204,7 +219,7 @@ class GroupTable(Table):
     """Groups of rows by one column: exactly one of the other keys."""
 
     column: Text
-    values: Annotated[tuple[Any, ...] | None, Field(strict=False)] = None
+    values: Listed[Any] | None = None
     edges: Numbers | None = None
     per: Annotated[str, Word("hour", "weekday")] | None = None
     days: Annotated[tuple[Any, Any] | None, Field(strict=False)] = None
@@ -231,7 +246,7 @@ class AutocorrelationTable(Table):
 
     column: Text
     time: Text
-    lags: Annotated[tuple[int, ...], Field(strict=False)]
+    lags: Listed[int]
 
 
 class QuantileTable(Table):
@@ -239,7 +254,7 @@ class QuantileTable(Table):
 
     column: Text
     level: Annotated[
-        Number | Annotated[tuple[Number, ...], Field(strict=False)],
+        Number | Listed[Number],
         either("a number or a list of numbers"),
     ]
 
@@ -261,10 +276,7 @@ class ModelTable(Table):
     target: Text | None = None
     targets: Texts | None = None
     positive: Any = None
-    feature_scales: Annotated[
-        Numbers | dict[str, float] | None,
-        either("a list of numbers, or a number for each name"),
-    ] = None
+    feature_scales: ByName | None = None
     regularisation: float = 1.0
     n_trees: int = 0
     seed: int = 0
@@ -313,9 +325,9 @@ class RangeTable(Table, extra="allow"):
 
 
 _WHOLE_QUERIES: Final = ({"plugin"}, {"model"}, {"autocorrelation"}, {"columns", "flags"})
-"""Keys that say all of what is computed."""
+"""Keys that define the query completely."""
 _BESIDE: Final = {"distribution", "range", "scales", "scales_from"}
-"""What they leave to the file."""
+"""Keys that may stand beside any of them."""
 
 
 class QuerySection(Table):
@@ -327,39 +339,29 @@ class QuerySection(Table):
     """Numeric columns to average."""
     std: Texts = key((), example=["age"], used=True)
     """Numeric columns to take the standard deviation of."""
-    rate: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
+    rate: Listed[ConditionTable] = key(
         (), example=[{"column": "income", "equals": ">50K"}], used=True
     )
     """Shares of rows; a condition is `equals`, `above`, `at_least`, `below` or `at_most`."""
-    quantile: Annotated[tuple[QuantileTable, ...], Field(strict=False)] = key(
-        (), example=[{"column": "age", "level": [0.25, 0.75]}]
-    )
+    quantile: Listed[QuantileTable] = key((), example=[{"column": "age", "level": [0.25, 0.75]}])
     """Quantiles of columns; `level` is a number or a list."""
     count_share: Number | None = key(None, example=50_000)
     """A public total: the number of rows is divided by it."""
     total: Texts = key((), example=["hours-per-week"])
     """Numeric columns to add up."""
-    count: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
-        (), example=[{"column": "age", "between": [17, 30]}]
-    )
+    count: Listed[ConditionTable] = key((), example=[{"column": "age", "between": [17, 30]}])
     """Numbers of rows that meet a condition, as in `rate`; there are also `between`, and `hour`,
     `weekday` and `day` of a time."""
     median: Texts = key((), example=["age"])
     """Numeric columns to take the median of."""
-    covariance: Annotated[tuple[Pair, ...], Field(strict=False)] = key(
-        (), example=[["age", "hours-per-week"]]
-    )
+    covariance: Listed[Pair] = key((), example=[["age", "hours-per-week"]])
     """Pairs of numeric columns."""
-    correlation: Annotated[tuple[Pair, ...], Field(strict=False)] = key(
-        (), example=[["age", "hours-per-week"]]
-    )
+    correlation: Listed[Pair] = key((), example=[["age", "hours-per-week"]])
     """Pairs of numeric columns."""
-    by: Annotated[tuple[GroupTable, ...], Field(strict=False)] = key(
-        (), example=[{"column": "sex", "values": ["Female", "Male"]}]
-    )
+    by: Listed[GroupTable] = key((), example=[{"column": "sex", "values": ["Female", "Male"]}])
     """Groups of rows, each with all of the statistics: `values`, `edges` of intervals, `per` hour
     or weekday, or the first and last of `days`; of several columns, every combination."""
-    cells: Annotated[str, Word("count", "rate")] | None = key(None, example="count")
+    cells: Literal["count", "rate"] | None = key(None, example="count")
     """With `by`, instead of statistics: how many rows each group has, or which share; a histogram
     or a contingency table."""
     autocorrelation: AutocorrelationTable | None = key(
@@ -368,9 +370,7 @@ class QuerySection(Table):
     """Correlation of one column with itself `lags` rows later, ordered by the column `time`."""
     columns: Texts = key((), example=["age", "hours-per-week"])
     """For `records`: numeric columns of one row."""
-    flags: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
-        (), example=[{"column": "capital-gain", "above": 0}]
-    )
+    flags: Listed[ConditionTable] = key((), example=[{"column": "capital-gain", "above": 0}])
     """For `records`: conditions as in `rate`, each a coordinate that is 0 or 1."""
     model: ModelTable | None = key(
         None,
@@ -395,10 +395,7 @@ class QuerySection(Table):
     """The public range that the query is clipped to, never computed from the data: by name of a
     coordinate, or of a column that only one coordinate uses (rates are in [0, 1]); or by position,
     `{ low = […], high = […] }` or `{ center = […], radius = … }`."""
-    scales: Annotated[
-        Numbers | dict[str, float] | None,
-        either("a list of numbers, or a number for each name"),
-    ] = key(
+    scales: ByName | None = key(
         None,
         example={"mean(age)": 10, "hours-per-week": 10, "std(age)": 5, "income": 0.1},
         used=True,
@@ -418,19 +415,21 @@ class QuerySection(Table):
         section._order = tuple(value)  # noqa: SLF001 - of this class
         return section
 
-    def query(self, table: Data, folder: Path) -> Query:
-        """The query with its range, scales and policy on missing values."""
+    def query(self, table: Data, folder: Path, worlds: Iterable[str] = ()) -> Query:
+        """The query with its range, scales and policy on missing values.
+
+        `worlds` are files that may be released, beside the table.
+        """
         query = self._unscaled().with_missing(table.missing)
         if self.range is not None:
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
-            if table.has_file_of(self.scales_from, folder):
+            if table.has_file_of(self.scales_from, folder, worlds):
                 raise ArgumentError(
                     "[query] scales_from: is the released table; units are printed, so take them "
                     "from a public or held-out one, or write scales"
                 )
-            public = read_table(beside(folder, self.scales_from), null_values=table.null_values)
-            query = query.scaled_from(public)
+            query = query.scaled_from(table.read(folder, self.scales_from))
         return query if self.scales is None else query.with_scales(self.scales)
 
     def _unscaled(self) -> Query:
@@ -468,7 +467,7 @@ class QuerySection(Table):
                 "[query] by: names a column twice; give all groups of a column together"
             )
         if self.cells is not None:
-            return queries.contingency_table(by, statistic=self.cells)  # type: ignore[arg-type]
+            return queries.contingency_table(by, statistic=self.cells)
         return queries.group_by(by, **statistics)
 
 
@@ -494,7 +493,7 @@ class Gaussian(Table):
 
     mean: Numbers | None = None
     cov: Matrix | None = None
-    components: Annotated[tuple[Component, ...] | None, Field(strict=False)] = None
+    components: Listed[Component] | None = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
@@ -518,13 +517,11 @@ class Gaussian(Table):
 class TemplateInputs:
     """What the worlds of a section are made from beside its own keys."""
 
+    data: Data
+    folder: Path
     table: pa.Table | None
     """That of [data], if the section reads it."""
     source: Source | None
-    read: Callable[[str], pa.Table]
-    """Reads a file that the section names."""
-    is_released: Callable[[str], bool]
-    """Whether such a file is part of the released table."""
     progress: Progress
 
 
@@ -537,7 +534,7 @@ class WorldsTemplate(Table):
     """What progress counts."""
 
     def numbers(self) -> Sequence[float]:
-        """The secrets as numbers, in their order; empty if they are none."""
+        """The secrets as numbers, in their order; empty if they are not numbers."""
         return ()
 
     @abstractmethod
@@ -655,8 +652,9 @@ class AttributeSection(WorldsTemplate):
         """As `Scenario.from_attribute`."""
         options = self.given(("name", "values", "mean", "cov"))
         if self.history is not None:
-            options["history"] = inputs.read(self.history)
-            if inputs.source != "released_data" and inputs.is_released(self.history):
+            options["history"] = inputs.data.read(inputs.folder, self.history)
+            is_released = inputs.data.has_file_of(self.history, inputs.folder)
+            if is_released and inputs.source != "released_data":
                 raise ArgumentError(
                     "[attribute] history: is the released table; say so with [prior] source = "
                     "'released-data', or name a table of other cases"
@@ -683,7 +681,7 @@ class MarkovSection(WorldsTemplate):
     length: int = key(example=48)
     """Number of times."""
     positions: Annotated[
-        Literal["all"] | Annotated[tuple[int | _Times, ...], Field(strict=False)],
+        Literal["all"] | Listed[int | _Times],
         either("'all' or a list of integers and of [first, last]"),
     ] = key("all", example="all", others=[[[18, 20]]])
     """The times, from 0, whose states are protected: `all` (default) or a list; `[first, last]` is
@@ -692,11 +690,9 @@ class MarkovSection(WorldsTemplate):
         Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
     ] = key("stationary", example="stationary")
     """Distribution of the first state: `stationary` (default) or its probabilities."""
-    counted: Annotated[tuple[int, ...] | None, Field(strict=False)] = key(None, example=[1])
+    counted: Listed[int] | None = key(None, example=[1])
     """States that the query counts, in its order; left out, all but state 0."""
-    windows: Annotated[tuple[_Times, ...] | None, Field(strict=False)] = key(
-        None, example=[[0, 24], [24, 48]]
-    )
+    windows: Listed[_Times] | None = key(None, example=[[0, 24], [24, 48]])
     """Parts of the time, as `[first, stop]`, whose counts the query has one after the other; left
     out, all of it."""
     n_draws: int | None = key(None, example=1000)
@@ -723,7 +719,7 @@ class VolumeSection(WorldsTemplate):
     """For distribution `worlds`: hide how many rows [data] has."""
 
     reads_table: ClassVar[bool] = True
-    sizes: Annotated[tuple[int, ...], Field(strict=False)] = key(example=[29_000, 30_000, 31_000])
+    sizes: Listed[int] = key(example=[29_000, 30_000, 31_000])
     """Numbers of rows it could have, also its own, which must not stand out: all are public."""
 
     def numbers(self) -> Sequence[float]:
@@ -744,14 +740,14 @@ class VolumeSection(WorldsTemplate):
 class PriorSection(Table):
     """Where the prior comes from, and whether it is known or sampled."""
 
-    source: Annotated[str, Word(*SOURCES)] | None = key(None, example="released-data", used=True)
+    source: Annotated[Source, Word(*SOURCES)] | None = key(None, example="released-data", used=True)
     """`public-model`, `held-out` or `released-data`; the certificate states it."""
     kind: Annotated[str, Word("empirical", "sampled")] | None = key(
         None, example="empirical", used=True
     )
     """`empirical` (default): the data are the prior. `sampled`: they are independent draws of it,
     and `failure_probability` is required. Required for streamed data."""
-    band: Annotated[str, Word(*BANDS)] = key("order_statistics", example="order-statistics")
+    band: Annotated[BandKind, Word(*BANDS)] = key("order_statistics", example="order-statistics")
     """Around sampled distributions: `order-statistics` (default) or `dkw`."""
 
 
@@ -774,9 +770,7 @@ class ProfileSection(Table):
     """Public seed of the directions."""
     n_sets: int | None = key(None, example=10)
     """For `orthogonal`: number of random bases."""
-    blocks: Annotated[
-        tuple[Annotated[tuple[int, ...], Field(strict=False)], ...] | None, Field(strict=False)
-    ] = key(None, example=[[0, 1], [2, 3]])
+    blocks: Listed[Listed[int]] | None = key(None, example=[[0, 1], [2, 3]])
     """For `blocks`: lists of coordinates, counted from 0."""
     directions: Matrix | None = key(None, example=[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     """For `given`: unit vectors."""
@@ -879,13 +873,10 @@ class CalibrationSection(Table):
     covariance `[[…], …]` in scaled coordinates. Sliced claims have isotropic noise."""
     guard: float | None = key(None, example=0.1)
     """A public radius in scaled coordinates: shifts of the output up to it are always hidden."""
-    weights: Annotated[
-        Numbers | dict[str, float] | None,
-        either("a list of numbers, or a number for each name"),
-    ] = key(None, example={"mean(age)": 4.0})
+    weights: ByName | None = key(None, example={"mean(age)": 4.0})
     """How much the noise of each coordinate counts, by its name or as a list; 1 if left out. For
     shapes `fitted` and `diagonal`."""
-    effort: Annotated[str, Word(*get_args(Effort))] = key("thorough", example="thorough")
+    effort: Annotated[Effort, Word(*get_args(Effort))] = key("thorough", example="thorough")
     """How long the search for couplings takes: `thorough` (default) or `quick`."""
     accuracy: dict[str, float] | None = key(None, example={"mean(age)": 5.0})
     """Half-widths of 95 % intervals that coordinates need, by name, in your units: the claim is
@@ -893,20 +884,19 @@ class CalibrationSection(Table):
     noise_std: float | None = key(None, example=0.5)
     """Certify this noise, in scaled coordinates (with a shape, in whitened ones), instead of the
     smallest."""
-    rule: Annotated[str, Word(*RULES)] = key("tight", example="tight")
+    rule: Annotated[Rule, Word(*RULES)] = key("tight", example="tight")
     """Of sliced claims: `tight`, or `closed-form`: the theorems of the paper."""
-    envelope: Annotated[str, Word(*ENVELOPES)] | None = key(None, example="transport")
+    envelope: Annotated[Envelope, Word(*ENVELOPES)] | None = key(None, example="transport")
     """Of sliced claims: `transport`, `worst-gap` or, for Gaussian distributions, `exact`."""
 
     def method(self, *, gaussian: bool) -> Method | None:
         """Rule and envelope; none where the file leaves the choice to the library."""
         if not self.given(("rule", "envelope")):
             return None
+        default: Envelope = "exact" if gaussian else "transport"
         if self.rule == "closed_form":
             default = "worst_gap"
-        else:
-            default = "exact" if gaussian else "transport"
-        return Method(rule=self.rule, envelope=self.envelope or default)  # type: ignore[arg-type]
+        return Method(rule=self.rule, envelope=self.envelope or default)
 
 
 class ScenarioFile(File):
@@ -949,30 +939,14 @@ What one release is, what is protected, and how much. Run it with
 class Request:
     """Everything that a scenario file asks for."""
 
+    file: ScenarioFile
     scenario: Scenario
     profile: AnyProfile | None
     """None where neither the claim nor a scan needs slices."""
     target: Claim
     """Without its slices; see `guarantee`."""
-    failure_probability: float | None
-    """None where nothing is sampled: exact distributions along a finite profile."""
-    band: BandKind
-    method: Method | None
-    """None where the file leaves the choice to the library."""
-    deltas: tuple[float, ...]
-    noise_std: float | None
-    """A noise chosen by the user, in scaled coordinates; None where the claim decides."""
-    shape: str | tuple[tuple[float, ...], ...] | None
-    """Of the noise; None where the library chooses."""
-    guard: float | None
-    weights: Mapping[str, float] | tuple[float, ...] | None
-    effort: Effort
-    accuracy: Mapping[str, float] | None
-    total: float | None
     table: pa.Table | None
     """The data that the scenario was built from; none for worlds and for streamed data."""
-    null_values: tuple[str, ...]
-    """Strings that mean a missing value in files."""
 
     @property
     def is_coupled_in_strata(self) -> bool:
@@ -986,6 +960,11 @@ class Request:
     def guarantee(self) -> Claim:
         """The target along the profile, if it is sliced, as `certify_release` takes it."""
         return self.target if self.profile is None else self.target.along(self.profile)
+
+    @property
+    def method(self) -> Method | None:
+        """Rule and envelope; none where the file leaves the choice to the library."""
+        return self.file.calibration.method(gaussian=self.scenario.prior_kind == "gaussian")
 
     @property
     def is_of_one_table(self) -> bool:
@@ -1064,9 +1043,10 @@ def request_of(
 ) -> Request:
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
-    query = file.query.query(file.data, folder)
+    is_released = file.prior.source in {None, "released_data"}
+    query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
     target = file.guarantee.target()
-    # a claim without slices asks for no profile; a scan counts along one all the same
+    # A claim about the whole output needs no profile, but a scan counts along one.
     needed = target.is_sliced or file.data.bins is not None or "profile" in document
     profile = file.profile.profile(query.dim) if needed else None
     table: pa.Table | None = None
@@ -1089,48 +1069,27 @@ def request_of(
     elif file.data.strata is not None:
         raise ArgumentError("[data] strata: is for streamed rows; give bins too, or leave it out")
     elif isinstance(section, WorldsTemplate):
-        table = _table(file, folder) if section.reads_table else None
+        table = file.data.table(folder) if section.reads_table else None
         with bar(section.pieces) as progress:
             inputs = TemplateInputs(
+                data=file.data,
+                folder=folder,
                 table=table,
-                source=file.prior.source,  # type: ignore[arg-type]
-                read=lambda path: read_table(
-                    beside(folder, path), null_values=file.data.null_values
-                ),
-                is_released=lambda path: file.data.has_file_of(path, folder),
+                source=file.prior.source,
                 progress=progress,
             )
             scenario = section.scenario(query, inputs)
         numbers = section.numbers()
     elif section is not None:
-        scenario = Scenario.from_worlds(
-            _worlds(file, folder),
-            query=query,
-            source=file.prior.source,  # type: ignore[arg-type]
-        )
+        worlds = _worlds(file, folder)
+        scenario = Scenario.from_worlds(worlds, query=query, source=file.prior.source)
     else:
-        table = _table(file, folder)
+        table = file.data.table(folder)
         scenario = _from_table(file, query, table)
     scenario = file.secret.protected(scenario, numbers)
-    calibration = file.calibration
-    return Request(
-        scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
-        profile=profile,
-        target=target,
-        failure_probability=file.guarantee.failure_probability,
-        band=file.prior.band,  # type: ignore[arg-type]
-        method=calibration.method(gaussian=scenario.prior_kind == "gaussian"),
-        deltas=file.guarantee.deltas,
-        noise_std=calibration.noise_std,
-        shape=calibration.shape,
-        guard=calibration.guard,
-        weights=calibration.weights,
-        effort=calibration.effort,  # type: ignore[arg-type]
-        accuracy=calibration.accuracy,
-        total=file.guarantee.total,
-        table=table,
-        null_values=file.data.null_values,
-    )
+    if file.prior.kind == "sampled":
+        scenario = scenario.with_sampled_priors()
+    return Request(file=file, scenario=scenario, profile=profile, target=target, table=table)
 
 
 def _streamed(
@@ -1169,7 +1128,7 @@ def _streamed(
         rows,
         strata=None if spill is None else spill(path, rows, histograms),
         pairs=file.secret.listed_pairs(),
-        source=file.prior.source or "released_data",  # type: ignore[arg-type]
+        source=file.prior.source or "released_data",
     )
 
 
@@ -1189,15 +1148,6 @@ def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
             "[bootstrap]: is required for distribution 'bootstrap', with n_replicates and seed"
         )
     return Scenario.from_bootstrap(table, **options, bootstrap=Bootstrap(**file.bootstrap.given()))
-
-
-def _table(file: ScenarioFile, folder: Path) -> pa.Table:
-    path, dataset = file.data.path, file.data.dataset
-    if (path is None) == (dataset is None):
-        raise ArgumentError("[data]: needs either path or dataset")
-    if path is None:
-        return _DATASETS[dataset or ""]()
-    return read_table(beside(folder, path), null_values=file.data.null_values)
 
 
 def _worlds_section(file: ScenarioFile) -> object:
@@ -1224,10 +1174,7 @@ def _worlds_section(file: ScenarioFile) -> object:
 
 def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
     if file.worlds:
-        return {
-            name: read_table(beside(folder, path), null_values=file.data.null_values)
-            for name, path in file.worlds.items()
-        }
+        return {name: file.data.read(folder, path) for name, path in file.worlds.items()}
     if file.plugin:
         return {
             name: plugin_distribution(world.name, world.options)

@@ -112,13 +112,9 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
     else:
         suffix_of(target)
         return [target]
-    names: dict[tuple[int, int], Path] = {}
+    names: dict[object, DataFile] = {}
     for file in files:
-        # A link to nothing is left for the reader, who says so; object stores have no links.
-        if isinstance(file, RemoteFile) or not file.exists():
-            continue
-        about = file.stat()
-        first = names.setdefault((about.st_dev, about.st_ino), file)
+        first = names.setdefault(identity_of(file), file)
         if first is not file:
             raise TableError(
                 f"{str(first)!r} and {str(file)!r} are one file, whose rows would count twice; "
@@ -160,8 +156,16 @@ def beside(folder: Path, path: str) -> str | Path:
 
 
 def place_of(file: DataFile) -> str:
-    """The same for all names of a file."""
+    """The path or URL without links and other spellings."""
     return file.place if isinstance(file, RemoteFile) else str(file.resolve())
+
+
+def identity_of(file: DataFile) -> object:
+    """The same for all names of a file, also for hard links to it."""
+    if isinstance(file, RemoteFile) or not file.exists():
+        return place_of(file)
+    about = file.stat()
+    return about.st_dev, about.st_ino
 
 
 def state_of(file: DataFile) -> list[object]:

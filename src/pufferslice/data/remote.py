@@ -19,7 +19,7 @@ _STATES: Final = (
     "ETag", "etag", "generation", "md5Hash", "content_md5", "Content-MD5", "Digest", "mtime",
     "LastModified", "last_modified", "Last-Modified", "modified", "modify", "updated", "created",
 )  # fmt: skip
-"""Under which names filesystems say that a file has changed."""
+"""Names under which filesystems give the version of a file, or its time of change."""
 
 
 Cache: TypeAlias = Literal["none", "readahead"]
@@ -41,9 +41,9 @@ class RemoteFile:
         _, _, rest = self.url.partition("://")
         if set(rest) & set("@?#;"):
             raise ArgumentError(
-                "a URL of data may have none of '@', '?', '#' and ';', behind or before which "
-                "passwords stand, because messages show it. Give credentials in the environment, "
-                "as the package of the filesystem describes; in a glob, [0-9] is one digit"
+                "a URL of data must not contain '@', '?', '#' or ';': passwords stand before or "
+                "after them, and messages show the URL. Give credentials in the environment, as "
+                "the package of the filesystem describes; in a glob, [0-9] is one digit"
             )
         if "::" in self.url:
             raise ArgumentError("a URL of data names one filesystem; chains with '::' are not read")
@@ -61,15 +61,13 @@ class RemoteFile:
 
     @property
     def state(self) -> list[object]:
-        """Size and version of the file as its filesystem tells them; refused without a version."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        """Size and version of the file; refused if its filesystem gives no version."""
+        with self._fresh() as (filesystem, path):
             info = filesystem.info(path)
         states = [[name, str(info[name])] for name in _STATES if info.get(name) is not None]
         if not states:
             raise StorageError(
-                f"the filesystem of {self.url!r} tells neither ETag nor time of change, so nothing "
+                f"the filesystem of {self.url!r} gives neither ETag nor time of change, so nothing "
                 "that is kept of its rows can be tied to them. Leave checkpoint and folder out, or "
                 "copy the files"
             )
@@ -77,32 +75,24 @@ class RemoteFile:
 
     def is_dir(self) -> bool:
         """Whether it is a folder."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             return bool(filesystem.isdir(path))
 
     def exists(self) -> bool:
         """Whether there is a file or folder of this name."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def parquet_files(self) -> tuple[list["RemoteFile"], int]:
         """Those of a folder, in the order of their names; and how many there are further down."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             found = [name for name in filesystem.find(path) if name.endswith(".parquet")]
-        own = [name for name in found if "/" not in name.removeprefix(path).strip("/")]
-        return self._named(own), len(found) - len(own)
+        direct = [name for name in found if "/" not in name.removeprefix(path).strip("/")]
+        return self._named(direct), len(found) - len(direct)
 
     def matches(self) -> list["RemoteFile"]:
         """What the URL matches as a glob, in the order of their names."""
-        filesystem, path = self._located()
-        with self._translated():
-            filesystem.invalidate_cache()
+        with self._fresh() as (filesystem, path):
             return self._named(filesystem.glob(path))
 
     def open(self, cache: Cache) -> IO[bytes]:
@@ -142,6 +132,14 @@ class RemoteFile:
         with self._translated():
             filesystem, path = fsspec.core.url_to_fs(self.url)
         return filesystem, path
+
+    @contextlib.contextmanager
+    def _fresh(self) -> Iterator[tuple[Any, str]]:
+        """As `_located`, without what the filesystem remembers of its folders."""
+        filesystem, path = self._located()
+        with self._translated():
+            filesystem.invalidate_cache()
+            yield filesystem, path
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -186,5 +184,8 @@ class _RemoteStream(io.RawIOBase):
         return int(self._stream.tell())
 
     def close(self) -> None:
-        self._stream.close()
-        super().close()
+        try:
+            with self._file._translated():  # noqa: SLF001 - of this module
+                self._stream.close()
+        finally:
+            super().close()

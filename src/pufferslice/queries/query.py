@@ -38,7 +38,7 @@ RangeLike: TypeAlias = Box | Ball | Mapping[str, Sequence[float]]
 """A range, or (low, high) by name of the coordinate or of its column."""
 
 _STEP: Final = 2.0**-200
-"""Of complex arguments: so small that its square is lost beside any number."""
+"""Of complex arguments: so small that its square vanishes beside any number."""
 _PARTS: Final = 20
 """Parts of a public table whose outputs show how much a query without formula varies."""
 
@@ -192,7 +192,7 @@ class Query:
     kind: str
     """Which builder made the query."""
     parameters: dict[str, Any] = attrs.field(converter=_json_copy)
-    """What the builder was told, as JSON values."""
+    """Arguments of the builder, as JSON values."""
     bind: Callable[[Frame], Evaluate] = attrs.field(eq=False)
     """Reads the columns of a frame once; the result maps row numbers to raw outputs."""
     range: Box | Ball | None = None

@@ -118,9 +118,7 @@ class Ball:
 
     def clip(self, outputs: Floats) -> Floats:
         """Pull each row outside the ball to its surface, up to rounding; shape (n, dim)."""
-        offsets = outputs - self.center
-        # `hypot` does not overflow where a sum of squares would.
-        distances = np.hypot.reduce(offsets, axis=1, keepdims=True)
+        offsets, distances = self._offsets(outputs)
         outside = distances > self.radius
         shares = np.divide(self.radius, distances, out=np.ones_like(distances), where=outside)
         clipped: Floats = np.where(outside, self.center + shares * offsets, outputs)
@@ -128,8 +126,7 @@ class Ball:
 
     def outside(self, outputs: Floats) -> npt.NDArray[np.bool_]:
         """Which rows clipping moves, the same for all of a row's coordinates; shape (n, dim)."""
-        distances = np.hypot.reduce(outputs - self.center, axis=1, keepdims=True)
-        return np.broadcast_to(distances > self.radius, outputs.shape)
+        return np.broadcast_to(self._offsets(outputs)[1] > self.radius, outputs.shape)
 
     def support(self, directions: Floats, scales: Floats) -> Floats:
         """Lowest and highest projection of the scaled ball, rounded outwards: (n_directions, 2)."""
@@ -148,9 +145,16 @@ class Ball:
         """The range as JSON values."""
         return {"kind": "ball", "center": self.center.tolist(), "radius": float(self.radius)}
 
+    def _offsets(self, outputs: Floats) -> tuple[Floats, Floats]:
+        """Offsets from the center, and their norms, shape (n, 1); NaN is taken to be at it."""
+        offsets = outputs - self.center
+        # `hypot` does not overflow where a sum of squares would.
+        known = np.where(np.isnan(offsets), 0.0, offsets)
+        return offsets, np.hypot.reduce(known, axis=1, keepdims=True)
+
 
 def check_range(range: object) -> None:  # noqa: A002 - the word users know
-    """A public range is a `Box` or a `Ball`, or there is none."""
+    """A public range is a `Box`, a `Ball` or None."""
     if not isinstance(range, Box | Ball | None):
         raise ArgumentError(
             f"range must be a Box or a Ball, got {given(range)}; write Box(low=[...], high=[...]) "
@@ -159,7 +163,7 @@ def check_range(range: object) -> None:  # noqa: A002 - the word users know
 
 
 def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
-    """The range that a description stands for; none for none.
+    """The range with this description; None for None.
 
     >>> range_of({"kind": "ball", "center": [0.0], "radius": 2.0}).radius
     2.0
@@ -172,7 +176,7 @@ def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
 
 
 def range_words(range_: Box | Ball) -> list[str]:
-    """What each coordinate is clipped to, in words; a ball says the same of all of them.
+    """What each coordinate is clipped to, in words; the same for all coordinates of a ball.
 
     >>> range_words(Box([0, 0], [1, 100]))
     ['[0, 1]', '[0, 100]']

@@ -73,13 +73,13 @@ def linear_regression(
         first, second = np.triu_indices(centred.shape[1])
 
         def function(means: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
-            own = means[: len(middle)]
+            centers = means[: len(middle)]
             products = np.zeros((len(middle),) * 2, dtype=means.dtype)
             products[first, second] = products[second, first] = means[len(middle) :]
-            spreads = products - np.outer(own, own)
+            spreads = products - np.outer(centers, centers)
             gram = spreads[:n_inputs, :n_inputs] + regularisation / n_rows * np.eye(n_inputs)
             coefficients = np.linalg.solve(gram, spreads[:n_inputs, n_inputs:])
-            return laid_out(coefficients, middle + own)
+            return laid_out(coefficients, middle + centers)
 
         terms = np.column_stack([centred, centred[:, first] * centred[:, second]])
         return RowMeans(terms=terms, function=function)

@@ -218,7 +218,7 @@ def histogram(
 ) -> Query:
     """How many rows, or which share of them, have a number between two public edges.
 
-    An interval has its low end, not its high one. Rows outside the edges are in none.
+    An interval has its low end, not its high one. Rows outside the edges are not counted.
 
     >>> import pyarrow as pa
     >>> query = histogram("age", [0, 30, 60], statistic="rate")
@@ -416,30 +416,6 @@ def _chosen(statistics: Statistics) -> list[_Statistic]:
 def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several types
     if value is None:
         return []
-    if kind in ("rate", "count"):
-        return [
-            _Statistic(
-                kind=kind,
-                about=condition.on(column),
-                parameter={"column": column, **condition.description()},
-                inputs=(((column, condition),),),
-                formula=_FORMULAS[kind],
-                column=column,
-                condition=condition,
-            )
-            for column, condition in conditions_of(kind, value)
-        ]
-    if kind in ("covariance", "correlation"):
-        return [
-            _Statistic(
-                kind=kind,
-                about=f"{first}, {second}",
-                parameter=[first, second],
-                inputs=column_names(kind, (first, second)),
-                formula=_FORMULAS[kind],
-            )
-            for first, second in pairs_of(kind, value, "column")
-        ]
     if kind == "quantile":
         return [
             _Statistic(
@@ -465,15 +441,29 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several
         )
         about, share = f"count/{value}", int(value)
         return [_Statistic(kind=kind, about=about, parameter=share, inputs=((),), formula=formula)]
+    statistic = partial(_Statistic, kind=kind, formula=_FORMULAS[kind])
+    if kind in ("rate", "count"):
+        return [
+            statistic(
+                about=condition.on(column),
+                parameter={"column": column, **condition.description()},
+                inputs=(((column, condition),),),
+                column=column,
+                condition=condition,
+            )
+            for column, condition in conditions_of(kind, value)
+        ]
+    if kind in ("covariance", "correlation"):
+        return [
+            statistic(
+                about=f"{first}, {second}",
+                parameter=[first, second],
+                inputs=column_names(kind, (first, second)),
+            )
+            for first, second in pairs_of(kind, value, "column")
+        ]
     return [
-        _Statistic(
-            kind=kind,
-            about=column,
-            parameter=column,
-            inputs=(column,),
-            formula=_FORMULAS[kind],
-            column=column,
-        )
+        statistic(about=column, parameter=column, inputs=(column,), column=column)
         for column in column_names(kind, value)
     ]
 
@@ -603,10 +593,11 @@ def _row_means(parts: Sequence[_Statistic], frame: Frame) -> RowMeans:
     def function(means: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
         results = []
         for part, place in zip(parts, places, strict=True):
-            own, n = means[place], float(n_rows)
+            of_terms, n = means[place], float(n_rows)
             if part.cell:
-                n, own = n * own[0], own[1:] / own[0] if own[0] else own[1:]
-            results.append(part.formula.of_means(own, n))
+                share, of_terms = of_terms[0], of_terms[1:]
+                n, of_terms = n * share, of_terms / share if share else of_terms
+            results.append(part.formula.of_means(of_terms, n))
         return np.array(results)
 
     return RowMeans(terms=np.column_stack(terms), function=function)

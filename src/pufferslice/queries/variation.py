@@ -71,7 +71,7 @@ def check_possible(query: Query, ends: Floats) -> None:
     """Declared values of each statistic are ones that it can have, whatever the rows.
 
     `ends` are the lowest and highest of them, shape (2, dim), without rare ones, which a model may
-    have outside; infinity above minus infinity if there are none.
+    have outside; infinity and minus infinity if there are none.
     """
     if isinstance(query.range, Box):  # it holds possible values only, and all others are moved
         return

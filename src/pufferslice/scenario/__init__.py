@@ -10,7 +10,6 @@ from pufferslice.scenario.distributions import (
 )
 from pufferslice.scenario.priors import (
     Bootstrap,
-    PluginDistribution,
     Resampled,
     plugin_distribution,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "GaussianDistribution",
     "GaussianMixture",
     "OutputSimulator",
-    "PluginDistribution",
     "Resampled",
     "SampledDistribution",
     "Scenario",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distributions of a query under one secret: what all kinds offer, and the kinds."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, Protocol, final
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
-from pufferslice._core.checks import check_count, check_finite, check_probabilities, is_a
+from pufferslice._core.checks import check_finite, check_probabilities, is_a
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid
@@ -276,15 +277,6 @@ class GaussianDistribution:
         centred = rows - rows.mean(axis=0)
         return cls(mean=rows.mean(axis=0), cov=centred.T @ centred / (len(rows) - 1))
 
-    @classmethod
-    def of_means(cls, rows: Floats, n_rows: int) -> "GaussianDistribution":
-        """The normal approximation of the mean of `n_rows` rows drawn with replacement."""
-        check_count(1, n_rows=n_rows)
-        table = np.atleast_2d(locked(rows))
-        check_finite(rows=table)
-        centred = table - table.mean(axis=0)
-        return cls(mean=table.mean(axis=0), cov=centred.T @ centred / len(table) / n_rows)
-
     def conditioned(self, *, on: Sequence[int], at: Sequence[float]) -> "GaussianDistribution":
         r"""The other coordinates given that those of `on` have the values `at`.
 
@@ -302,6 +294,7 @@ class GaussianDistribution:
                 f"on must name some, not all, of the {self.dim} coordinates, each once, and at "
                 "give a value for each"
             )
+        check_finite(at=locked(at))
         free = [place for place in range(self.dim) if place not in known]
         # Eliminated exactly: rounding could add to a spread that is the difference of large ones.
         cov = [[Fraction(x) for x in row] for row in self.cov.tolist()]
@@ -453,14 +446,14 @@ class GaussianMixture:
 
     def merged(self) -> "GaussianMixture":
         """The same mixture with its components in one order, each once."""
-        totals: dict[bytes, int] = {}
-        by_bytes = {b"|".join(c.digest_parts()): c for c in self.components}
-        for component, count in zip(self.components, self.counts.tolist(), strict=True):
-            key = b"|".join(component.digest_parts())
-            totals[key] = totals.get(key, 0) + count
-        keys = sorted(totals)
+        keys = [b"|".join(component.digest_parts()) for component in self.components]
+        totals = Counter[bytes]()
+        for key, count in zip(keys, self.counts.tolist(), strict=True):
+            totals[key] += count
+        by_key = dict(zip(keys, self.components, strict=True))
+        order = sorted(totals)
         return GaussianMixture(
-            components=[by_bytes[key] for key in keys], counts=[totals[key] for key in keys]
+            components=[by_key[key] for key in order], counts=[totals[key] for key in order]
         )
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:

@@ -42,7 +42,7 @@ from pufferslice.scenario.simulator import (
 Source = Literal["public_model", "held_out", "released_data"]
 
 SOURCES: Final = ("public_model", "held_out", "released_data")
-"""What a prior was made from; if it is the released data, the noise scale tells of it."""
+"""What a prior was made from; if it is the released data, the noise scale depends on them."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 """How the distributions of a prior are known."""
@@ -130,7 +130,7 @@ class Prior:
             )
         if self.kind == "gaussian" and set(self.declared) != set(self.distributions):
             raise ScenarioError(
-                f"prior {self.name!r} must have its Gaussians as declared as well as scaled"
+                f"prior {quoted(self.name)} must have its Gaussians as declared and as scaled"
             )
 
     @property
@@ -216,25 +216,20 @@ def plugin_distribution(name: str, options: Mapping[str, Any]) -> PluginDistribu
     return PluginDistribution(distribution=distribution, plugin=attrs.evolve(plugin, options=None))
 
 
-class GroupDistributions(NamedTuple):
-    """The distributions of the groups of a table, by secret."""
-
-    distributions: dict[str, Distribution]
-    n_rows: dict[str, int]
-    n_clipped: dict[str, int]
-    """Values of each distribution that the query's range moved."""
-    ends: Floats
-    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
-
-
-def grouped_distributions(
+def grouped_prior(
+    name: str,
+    source: Source,
+    origin: str,
     query: Query,
     frame: Frame,
     labels: npt.NDArray[np.str_],
     distribution: Literal["groups", "bootstrap", "records"],
     bootstrap: Bootstrap | None,
-) -> GroupDistributions:
-    """The query on the rows of each group or, by `bootstrap`, on resampled ones; or of each row."""
+) -> tuple[Prior, Floats]:
+    """The query on the rows of each group or, by `bootstrap`, on resampled ones; or of each row.
+
+    Also the lowest and highest value of each coordinate before clipping, shape (2, dim).
+    """
     check_level(query, "row" if distribution == "records" else "table", distribution)
     evaluate, rows = query.bound(frame), group_rows(labels)
     outputs: dict[str, Floats] = {}
@@ -245,30 +240,23 @@ def grouped_distributions(
         else:
             rng = np.random.default_rng([bootstrap.seed, number])
             outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
-    return GroupDistributions(
+    prior = Prior(
+        name=name,
+        source=source,
+        origin=origin,
+        probabilities={secret: len(where) / len(labels) for secret, where in rows.items()},
         distributions={
             s: FiniteDistribution.uniform(query.prepared(raw)) for s, raw in outputs.items()
         },
         n_rows={secret: len(where) for secret, where in rows.items()},
         n_clipped={secret: query.n_outside(raw) for secret, raw in outputs.items()},
-        ends=joined_ends(map(ends_of, outputs.values())),
     )
+    return prior, joined_ends(map(ends_of, outputs.values()))
 
 
 World = object
 """A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the query,
 which may be a `PluginDistribution`."""
-
-_NOT_TABLES: Final = (
-    Simulator,
-    OutputSimulator,
-    SimulatedSample,
-    DeclaredSample,
-    FiniteDistribution,
-    SampledDistribution,
-    GaussianDistribution,
-    GaussianMixture,
-)
 
 
 @final
@@ -294,12 +282,17 @@ class TableWorld:
         return _resampled_outputs(query.bound(table), rows, n_replicates, rng)
 
 
-def complete_world(query: Query, world: World) -> World:
+CompleteWorld: TypeAlias = (
+    TableWorld | Simulator | OutputSimulator | SimulatedSample | DeclaredSample | _Declared
+)
+
+
+def complete_world(query: Query, world: World) -> CompleteWorld:
     """The world, as a `TableWorld` if it is made of tables.
 
     Tables of a simulator are treated when they are drawn, and rows left out are not counted.
     """
-    if isinstance(world, _NOT_TABLES):
+    if isinstance(world, CompleteWorld):
         return world
     tables, bootstrap, origin = [world], None, "the query on one table per world"
     if isinstance(world, Resampled):
@@ -337,7 +330,7 @@ class WorldDistribution(NamedTuple):
     """As `ends`, without the rarest values at both ends."""
 
 
-def world_distribution(query: Query, secret: str, world: World) -> WorldDistribution:
+def world_distribution(query: Query, secret: str, world: CompleteWorld) -> WorldDistribution:
     """Distribution `worlds`: that of the query in one world."""
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
@@ -357,19 +350,13 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
             ends=no_ends(query.dim) if atoms is None else ends_of(atoms[0]),
             central=no_ends(query.dim) if atoms is None else central_ends(*atoms),
         )
-    if isinstance(world, SimulatedSample):
-        raw, origin = np.concatenate(list(world.blocks(query, secret))), world.origin
-    elif isinstance(world, DeclaredSample | TableWorld):
-        raw, origin = world.outputs(query, secret), world.origin
-    else:
-        return world_distribution(query, secret, complete_world(query, world))
+    raw = world.outputs(query, secret)
     prepared = query.prepared(raw)
-    is_sampled = isinstance(world, SimulatedSample)
     return WorldDistribution(
         distribution=SampledDistribution(outputs=prepared)
-        if is_sampled
+        if isinstance(world, SimulatedSample)
         else FiniteDistribution.uniform(prepared),
-        origin=origin,
+        origin=world.origin,
         n_clipped=query.n_outside(raw),
         ends=ends_of(raw),
         central=central_ends(raw, np.ones(len(raw), dtype=np.int64)),
@@ -439,6 +426,6 @@ def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDis
         return SampledBinnedDistribution(grid=distribution.grid, counts=distribution.counts)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         raise ScenarioError(
-            "weighted atoms are no independent draws; give the draws themselves, each once"
+            "weighted atoms are not independent draws; give the draws themselves, each once"
         )
     return SampledDistribution(outputs=distribution.outputs)

@@ -15,7 +15,7 @@ from pufferslice._core.checks import check_count, check_one_of, check_unique, is
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of, without_missing
+from pufferslice.data.frames import Frame, floats_of, frame_of, without_missing
 from pufferslice.data.readers import complete_frames
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
@@ -50,7 +50,7 @@ from pufferslice.scenario.priors import (
     check_level,
     check_probabilities_of,
     complete_world,
-    grouped_distributions,
+    grouped_prior,
     world_distribution,
 )
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
@@ -133,8 +133,14 @@ class Scenario:
                 "priors of one scenario must be all empirical, all sampled or all Gaussian; make "
                 "two scenarios"
             )
-        for instance in self.instances:
-            _check_comparable(instance)
+        for prior, pair in self.instances:
+            impossible = [secret for secret in pair if not prior.secret_probability(secret) > 0]
+            if impossible:
+                raise ScenarioError(
+                    f"pair {given(tuple(pair))} is not comparable: prior {quoted(prior.name)} "
+                    f"gives {quoted(impossible[0])} probability 0. Drop the pair, or give a prior "
+                    "under which both secrets can occur"
+                )
 
     @classmethod
     def from_groups(
@@ -150,15 +156,8 @@ class Scenario:
 
         `table` may be a mapping from names of priors to tables: then every one is a prior.
         """
-        return _from_tables(
-            table,
-            "groups",
-            secret=secret,
-            query=query,
-            pairs=pairs,
-            source=source,
-            origin="the query on the rows of each group",
-        )
+        origin = "the query on the rows of each group"
+        return _from_tables(table, "groups", secret, query, pairs, source, origin)
 
     @classmethod
     def from_bootstrap(
@@ -176,16 +175,7 @@ class Scenario:
             f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
             f"size, public seed {bootstrap.seed}; {DECLARED}"
         )
-        return _from_tables(
-            table,
-            "bootstrap",
-            secret=secret,
-            query=query,
-            pairs=pairs,
-            source=source,
-            origin=origin,
-            bootstrap=bootstrap,
-        )
+        return _from_tables(table, "bootstrap", secret, query, pairs, source, origin, bootstrap)
 
     @classmethod
     def from_records(
@@ -198,15 +188,8 @@ class Scenario:
         source: Source = "released_data",
     ) -> "Scenario":
         """One release is the query of one row; the secret is that row's group."""
-        return _from_tables(
-            table,
-            "records",
-            secret=secret,
-            query=query,
-            pairs=pairs,
-            source=source,
-            origin="the query of each row of the group",
-        )
+        origin = "the query of each row of the group"
+        return _from_tables(table, "records", secret, query, pairs, source, origin)
 
     @classmethod
     def from_worlds(
@@ -229,7 +212,7 @@ class Scenario:
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
-        made = [world for world in worlds.values() if isinstance(world, PluginDistribution)]
+        plugins = [w.plugin for w in worlds.values() if isinstance(w, PluginDistribution)]
         worlds = {
             secret: world.distribution if isinstance(world, PluginDistribution) else world
             for secret, world in worlds.items()
@@ -251,6 +234,11 @@ class Scenario:
         check_probabilities_of(secrets, shares)
         if source is None:
             source = "released_data" if of_tables else "public_model"
+        declared = {
+            secret: world
+            for secret, world in worlds.items()
+            if isinstance(world, GaussianDistribution | GaussianMixture)
+        }
         prior = Prior(
             name="declared",
             source=source,
@@ -262,15 +250,11 @@ class Scenario:
             n_rows={secret: len(world.tables[0]) for secret, world in of_tables.items()}
             if sum(resampled) == len(worlds)
             else {},
-            declared={
-                secret: world
-                for secret, world in worlds.items()
-                if isinstance(world, GaussianDistribution | GaussianMixture)
-            },
+            declared=declared,
             has_given_tables=source == "released_data"
             and len(of_tables) == len(worlds)
             and not any(resampled),
-            plugins=tuple(dict.fromkeys(world.plugin for world in made)),
+            plugins=tuple(dict.fromkeys(plugins)),
         )
         scenario = cls(
             distribution="worlds",
@@ -285,8 +269,7 @@ class Scenario:
         # A normal approximation may leave the range of a statistic, but not with most of its mass.
         normal = [
             np.stack([part.mean + spread, part.mean - spread])
-            for world in worlds.values()
-            if isinstance(world, GaussianDistribution | GaussianMixture)
+            for world in declared.values()
             for part in (world.components if isinstance(world, GaussianMixture) else [world])
             for spread in (2 * np.sqrt(np.diag(part.cov)),)
         ]
@@ -448,7 +431,7 @@ class Scenario:
         """
         if (mean is None) != (cov is None) or (mean is None) == (history is None):
             raise ArgumentError("give mean and cov together, or a history to take them from")
-        n_rows = None
+        n_rows, n_dropped = None, 0
         if history is None:
             joint = GaussianDistribution(mean=mean, cov=cov)
             origin = (
@@ -460,7 +443,7 @@ class Scenario:
                 label if label in frame.columns else coordinate.column or label
                 for label, coordinate in zip(query.names, query.coordinates, strict=True)
             ]
-            check_columns(frame, [name, *labels])
+            frame, n_dropped = without_missing(frame, [name, *labels], query.missing)
             joint = GaussianDistribution.from_draws(
                 np.column_stack([floats_of(frame, column) for column in (name, *labels)])
             )
@@ -482,7 +465,7 @@ class Scenario:
         source = source or ("public_model" if history is None else "held_out")
         scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
         sizes = dict.fromkeys(worlds, n_rows) if n_rows else None
-        return _with_origin(scenario, origin, n_rows=sizes)
+        return _with_origin(scenario, origin, n_rows=sizes, n_dropped=n_dropped)
 
     @classmethod
     def from_markov_chain(
@@ -536,7 +519,7 @@ class Scenario:
             n_states = len(chain)
             square = chain.ndim == 2 and chain.shape == (n_states, n_states) and n_states >= 2
             shares = square and chain.min() >= 0
-            if not shares or not np.allclose(chain.sum(axis=1), 1, atol=1e-12):
+            if not shares or np.abs(chain.sum(axis=1) - 1).max() > 1e-9:
                 raise ArgumentError(
                     "transition must be a square matrix of probabilities whose rows sum to 1"
                 )
@@ -680,12 +663,11 @@ class Scenario:
                 name = next(n for n in chain([name], numbered) if n not in names)
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
-        dropped = self.n_dropped + other.n_dropped
         spans = [part.row_spans for part in (self, other) if part.row_spans]
         return attrs.evolve(
             self,
             priors=(*self.priors, *added),
-            n_dropped=dropped,
+            n_dropped=self.n_dropped + other.n_dropped,
             row_spans=tuple(np.max(spans, axis=0).tolist()) if spans else (),
         )
 
@@ -821,7 +803,6 @@ class Scenario:
 def _from_tables(
     table: object,
     distribution: Literal["groups", "bootstrap", "records"],
-    *,
     secret: Secret,
     query: Query,
     pairs: Pairs,
@@ -843,23 +824,11 @@ def _from_tables(
 
     def priors_of(query: Query) -> tuple[tuple[Prior, ...], Floats]:
         """The tables as priors, and the ends of the values before clipping."""
-        groups = {
-            name: grouped_distributions(query, frame, labels[name], distribution, bootstrap)
+        parts = [
+            grouped_prior(name, source, origin, query, frame, labels[name], distribution, bootstrap)
             for name, frame in frames.items()
-        }
-        priors = tuple(
-            Prior(
-                name=name,
-                source=source,
-                origin=origin,
-                probabilities={value: n / len(labels[name]) for value, n in part.n_rows.items()},
-                distributions=part.distributions,
-                n_rows=part.n_rows,
-                n_clipped=part.n_clipped,
-            )
-            for name, part in groups.items()
-        )
-        return priors, joined_ends(part.ends for part in groups.values())
+        ]
+        return tuple(prior for prior, _ in parts), joined_ends(ends for _, ends in parts)
 
     priors, ends = priors_of(query)
     secrets = tuple(sorted({value for prior in priors for value in prior.distributions}))
@@ -964,13 +933,3 @@ def _check_texts(what: str, named: Mapping[str, object]) -> None:
         raise ArgumentError(f"{what} must be named by non-empty strings, got {', '.join(kinds)}")
     if not named and what == "priors":
         raise ArgumentError("at least one table is needed, got none")
-
-
-def _check_comparable(instance: Instance) -> None:
-    for secret in instance.pair:
-        if not instance.prior.secret_probability(secret) > 0:
-            raise ScenarioError(
-                f"pair {given(tuple(instance.pair))} is not comparable: prior "
-                f"{quoted(instance.prior.name)} gives {quoted(secret)} probability 0. Drop the "
-                "pair, or give a prior under which both secrets can occur"
-            )

@@ -70,7 +70,7 @@ class OutputSimulator(_AnySimulator):
     draw_outputs: Callable[[np.random.Generator, int], Any]
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """`n_draws` outputs, of which the shape is checked."""
+        """`n_draws` outputs; their shape is checked."""
         outputs = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
         if outputs.shape != (n_draws, query.dim):
             raise ScenarioError(
@@ -117,6 +117,10 @@ class SimulatedSample(_Sample):
 
     Needs: a seed that was chosen before its draws were seen.
     """
+
+    def outputs(self, query: Query, secret: str) -> Floats:
+        """The draws of the world of this secret, in the user's units."""
+        return np.concatenate(list(self.blocks(query, secret)))
 
     def blocks(self, query: Query, secret: str) -> Iterator[Floats]:
         """The draws of the world of this secret in the user's units, a block at a time.

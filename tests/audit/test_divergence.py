@@ -239,6 +239,14 @@ def test_outputs_needed_is_where_reach_begins(claimed):
     assert outputs_needed(epsilon_test(1e-5), claimed, 10, 0.95) >= needed / 2
 
 
+OTHER_CLAIMS = [
+    Guarantee.average(order=2, epsilon=1.0),
+    Guarantee.joint(order=2, epsilon=1.0),
+    Guarantee.average_over_batches(order=2, epsilon=1.0),
+    Guarantee.epsilon_delta(1.0, 1e-5),
+]
+
+
 @pytest.mark.parametrize(
     ("n", "epsilon", "change", "message"),
     [
@@ -247,12 +255,27 @@ def test_outputs_needed_is_where_reach_begins(claimed):
         (200, 60.0, {}, "no number of outputs"),
         (200, 1.0, {"confidence": 1.0}, "confidence"),
         (200, 1.0, {"seed": -1}, "seed"),
+        (200, 1.0, {"pair": ("a", "a")}, "pair"),
+        *((200, 1.0, {"claim": claim}, "claim must be") for claim in OTHER_CLAIMS),
     ],
 )
 def test_bad_settings(rng, n, epsilon, change, message):
-    claim = Guarantee.unsliced(order=2, epsilon=epsilon)
+    """A claim along slices is not refuted by one line: it may hold and the line cost more."""
+    settings = {"claim": Guarantee.unsliced(order=2, epsilon=epsilon), **SETTINGS} | change
     with pytest.raises(ArgumentError, match=message):
-        audit_line(*gaussian_pair(rng, n, 1.0), claim, **SETTINGS | change)
+        audit_line(*gaussian_pair(rng, n, 1.0), **settings)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("order", [70.0, 128.0, 1e6])
+def test_moments_of_high_orders_beyond_the_floats(rng, order):
+    """Atoms show all that can be seen; the divergence of order infinity is ln(0.9 / 0.1)."""
+    claim = Guarantee.unsliced(order=order, epsilon=1.0)
+    verdict = audit_line(np.full(10**5, 0.3), np.full(10**5, 0.1), claim, **SETTINGS)
+    assert verdict.lower_bound == pytest.approx(verdict.refutable_below, rel=1e-6)
+    assert verdict.lower_bound <= verdict.refutable_below
+    coins = [(rng.random(10**5) < share).astype(float) for share in (0.9, 0.1)]
+    assert 0.95 * np.log(9) < audit_line(*coins, claim, **SETTINGS).lower_bound < np.log(9)
 
 
 def test_bad_outputs(rng):

@@ -16,7 +16,13 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.checks import check_between, check_count, check_finite
+from pufferslice._core.checks import (
+    check_between,
+    check_count,
+    check_finite,
+    check_unique,
+    is_a,
+)
 from pufferslice._core.threads import in_threads
 from pufferslice.audit.bins import (
     best_partition,
@@ -28,7 +34,7 @@ from pufferslice.audit.bins import (
     sorted_counts,
     upper_share,
 )
-from pufferslice.audit.verdict import Quantity, Verdict
+from pufferslice.audit.verdict import Quantity, Verdict, fewest
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
@@ -46,8 +52,8 @@ _NO_SPREAD: Final = 1e-12
 
 _LIKELY_BINS: Final = 12
 _LINES_AT_ONCE: Final = 16
-_MOST_OUTPUTS: Final = 2**62
-
+_LARGEST_EXPONENT: Final = 700.0
+"""Of e, so that the power is a float."""
 
 Pair = tuple[Floats, Floats]
 """Sorted values along a line under the first and the second secret."""
@@ -198,22 +204,23 @@ class RenyiTest:
         first, second = (sorted_counts(edges, values).astype(np.float64) for values in pilot)
         scale = (sizes[0] / len(pilot[0]), sizes[1] / len(pilot[1]))
         n_outputs = (float(sizes[0]), float(sizes[1]))
-        quantile = -float(ndtri(share))
-        moment, ends = best_partition((first, second), n_outputs, self.order, quantile, scale)
-        return LinePlan(edges[ends[:-1] == 1], self._divergence(moment))
+        quantile, order = -float(ndtri(share)), self._order(sizes[1], share)
+        moment, ends = best_partition((first, second), n_outputs, order, quantile, scale)
+        return LinePlan(edges[ends[:-1] == 1], _divergence(order, moment))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
         """Lower bound on the divergence of the first distribution from the second."""
         if not len(plan.edges):
             return 0.0
         n_first, n_second = (int(count.sum()) for count in counts)
+        order = self._order(n_second, share)
         moment = math.fsum(
-            lower_share(int(p), n_first, share) ** self.order
-            * upper_share(int(q), n_second, share) ** (1 - self.order)
+            lower_share(int(p), n_first, share) ** order
+            * upper_share(int(q), n_second, share) ** (1 - order)
             for p, q in zip(*counts, strict=True)
             if p
         )
-        return self._divergence(moment)
+        return _divergence(order, moment)
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
         """The bound if no bin has outputs of both distributions."""
@@ -222,8 +229,17 @@ class RenyiTest:
             return 0.0
         return max(0.0, self.order * math.log(low) / (self.order - 1) - math.log(high))
 
-    def _divergence(self, moment: float) -> float:
-        return max(0.0, math.log(moment) / (self.order - 1)) if moment > 0 else 0.0
+    def _order(self, n_outputs: int, share: float) -> float:
+        """The largest order up to this one whose moments are floats.
+
+        A divergence grows with its order, so a lower bound at a smaller order is one at this order.
+        """
+        largest_ratio = -math.log(upper_share(0, n_outputs, share))
+        return min(self.order, _LARGEST_EXPONENT / max(1.0, largest_ratio))
+
+
+def _divergence(order: float, moment: float) -> float:
+    return max(0.0, math.log(moment) / (order - 1)) if moment > 0 else 0.0
 
 
 @final
@@ -369,7 +385,7 @@ def audit_line(
     by a rule that does not depend on them.
 
     Guarantee: the bound is at most the Rényi divergence of the released outputs, with `confidence`.
-    Needs: independent numbers; the claim bounds both orders.
+    Needs: independent numbers; the claim is about the whole output and bounds both orders.
 
     >>> rng = np.random.default_rng(0)
     >>> claim = Guarantee.unsliced(order=2, epsilon=1.0)
@@ -377,6 +393,12 @@ def audit_line(
     >>> audit_line(*worlds, claim, confidence=0.95, seed=0).outcome
     'refuted'
     """
+    if not is_a(claim, Guarantee) or claim.notion != "unsliced":
+        raise ArgumentError(
+            "claim must be a Rényi guarantee of the whole output, as of Guarantee.unsliced; one "
+            f"line cannot refute {claim}"
+        )
+    check_unique("pair", pair)
     test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
     candidates = _along_one_line(first, second, pair=pair, line=line, seed=seed)
     verdict = audit_lines(candidates, test, claimed, confidence=confidence)
@@ -533,16 +555,7 @@ def outputs_needed(test: LineTest, claimed: float, n_lines: int, confidence: flo
         n_counted = n_outputs - math.ceil(PILOT_SHARE * n_outputs)
         return test.reach((n_counted, n_counted), share) > claimed
 
-    high = FEWEST_OUTPUTS
-    while not reaches(high):
-        high *= 2
-        if high > _MOST_OUTPUTS:
-            return None
-    low = high // 2
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return max(high, FEWEST_OUTPUTS)
+    return fewest(reaches, least=FEWEST_OUTPUTS, parts=100)
 
 
 def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) -> None:

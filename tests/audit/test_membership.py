@@ -113,6 +113,8 @@ def test_needed_non_members_are_enough_and_one_fewer_is_not():
     audit_of(np.arange(needed + 5.0), members, rates=(0.001, 0.01))
     with pytest.raises(ArgumentError, match=f"{needed - 1} were scored.*needs {needed}"):
         audit_of(np.arange(needed + 4.0), members[:-1], rates=(0.001, 0.01))
+    with pytest.raises(ArgumentError, match="more than can be scored"):
+        audit_of(np.arange(needed + 4.0), members[:-1], rates=(1e-17,))
 
 
 def test_text_and_json(rng):

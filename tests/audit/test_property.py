@@ -58,6 +58,16 @@ def attacked(first: float, second: float, *, seed: int = 5, n_runs: int = 300, *
     return attack_property(runs_of(n_runs), released, PROBES, **chosen)
 
 
+def test_probes_keep_copies_of_any_sequences():
+    labels = np.array(PROBES.labels)
+    probes = Probes(labels=labels, from_second=[False] * 3 + [True] * 3, n_classes=3)
+    labels[:] = 0
+    assert probes.labels.tolist() == PROBES.labels.tolist()
+    released = (np.zeros((3, 18)),) * 2
+    settings = {"n_shadows": 2, "confidence": 0.9, "seed": 0}
+    assert attack_property(runs_of(3), released, probes, **settings).n_attacked == 1
+
+
 def test_a_large_difference_is_found_by_both_attacks_and_refutes_the_plan() -> None:
     audit = attacked(0.0, 6.0, shares=(0.25, 0.75))
     for attack in audit.attacks:
@@ -198,7 +208,9 @@ def with_probes(**changes: object) -> None:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: with_probes(labels=np.array([0.5] * 6)), "labels"),
+        (lambda: with_probes(labels=np.array([0.5] * 6)), "expected integers"),
+        (lambda: with_probes(labels=np.array([[0, 1, 2, 0, 1, 2]])), "labels must be one integer"),
+        (lambda: with_probes(from_second=np.arange(6)), "from_second must be True or False"),
         (lambda: with_probes(labels=np.array([0, 1, 2, 0, 1, 3])), "labels must lie"),
         (lambda: with_probes(from_second=np.ones(6, bool)), "from_second"),
         (lambda: attacked(0, 0, n_shadows=300), "n_shadows"),

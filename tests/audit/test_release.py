@@ -470,9 +470,13 @@ def test_other_files_are_refused(tmp_path):
     path.write_bytes(b"no archive")
     with pytest.raises(TableError, match="does not hold outputs"):
         Outputs.load(path)
-    np.savez(path, facts=np.frombuffer(b'{"format": "other", "version": 1}', dtype=np.uint8))
-    with pytest.raises(TableError, match=r"Outputs\.save"):
-        Outputs.load(path)
+    for facts in (
+        b'{"format": "other", "version": 1}',
+        b'{"format": "pufferslice-outputs", "version": 1, "names": []}',
+    ):
+        np.savez(path, facts=np.frombuffer(facts, dtype=np.uint8))
+        with pytest.raises(TableError, match=r"Outputs\.save"):
+            Outputs.load(path)
 
 
 def test_supplied_outputs_are_scaled(two_priors, certificates, rng):

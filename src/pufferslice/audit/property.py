@@ -13,6 +13,7 @@ Evans 2023, "Dissecting Distribution Inference".
 import math
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, final
 
 import attrs
@@ -21,12 +22,13 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from pufferslice._core.arrays import Floats, Integers, locked
+from pufferslice._core.arrays import Floats, Integers, locked, locked_integers
 from pufferslice._core.checks import check_between, check_count, check_finite
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit.inference import Interval
+from pufferslice.audit.membership import Flags, locked_flags
 from pufferslice.audit.training import TrainingRuns, auditable_claim, train_repeatedly
-from pufferslice.audit.verdict import Verdict, json_values
+from pufferslice.audit.verdict import Verdict, fewest, json_values
 from pufferslice.calibration.guessing import LOW_ORDERS, right_guesses, total_variation_bound
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import TrainingPlan
@@ -46,25 +48,24 @@ class Probes:
     worker of `TrainingRuns` returns them flat.
     """
 
-    labels: Integers
+    labels: Integers = attrs.field(converter=locked_integers)
     """The true class of each record, shape (n_probes,)."""
-    from_second: npt.NDArray[np.bool_]
+    from_second: Flags = attrs.field(converter=partial(locked_flags, name="from_second"))
     """Whether the record is typical of the second world, shape (n_probes,); of the first else."""
     n_classes: int
 
     def __attrs_post_init__(self) -> None:
         check_count(2, n_classes=self.n_classes)
-        labels, sides = np.asarray(self.labels), np.asarray(self.from_second)
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or sides.shape != labels.shape:
+        labels, sides = self.labels, self.from_second
+        if labels.ndim != 1 or sides.shape != labels.shape:
             raise ArgumentError(
-                "labels must be integers, and from_second a True or False for each of them"
+                "labels must be one integer for each probe, and from_second one True or False; got "
+                f"shapes {labels.shape} and {sides.shape}"
             )
         if not (labels.size and labels.min() >= 0 and labels.max() < self.n_classes):
             raise ArgumentError(f"labels must lie between 0 and {self.n_classes - 1}")
-        if sides.dtype != np.bool_ or sides.all() or not sides.any():
-            raise ArgumentError(
-                "from_second must be True or False, and probes must come from both worlds"
-            )
+        if sides.all() or not sides.any():
+            raise ArgumentError("from_second must mark some probes and not all: both worlds count")
 
     def log_probabilities(self, released: Floats) -> Floats:
         """What models released, as shape (n_models, n_probes, n_classes), normalised."""
@@ -295,15 +296,7 @@ def records_leaked(accuracy: float, shares: tuple[float, float]) -> int:
         apart = float(binom.cdf(below, n, low) - binom.cdf(below, n, high))
         return (1 + apart) / 2 >= accuracy
 
-    few, many = 0, 1
-    while not reaches(many):
-        few, many = many, 2 * many
-        if many > _MOST_RECORDS:
-            return _MOST_RECORDS
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if reaches(middle) else (middle, many)
-    return many
+    return fewest(reaches, most=_MOST_RECORDS) or _MOST_RECORDS
 
 
 def _check(

@@ -140,11 +140,11 @@ class Outputs:
             values: dict[str, dict[str, Floats]] = {}
             for index, (prior, secret) in enumerate(facts["names"]):
                 values.setdefault(prior, {})[secret] = locked(arrays[f"values_{index}"])
+            return cls(certificate=str(facts["certificate"]), values=values)
         except _UNREADABLE as error:
             raise TableError(
                 f"{str(path)!r} does not hold outputs; write them with Outputs.save"
             ) from error
-        return cls(certificate=facts["certificate"], values=values)
 
     def __repr__(self) -> str:
         return f"Outputs(certificate='{self.certificate[:12]}…', n_outputs={self.n_outputs})"

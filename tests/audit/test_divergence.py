@@ -285,8 +285,6 @@ def test_bad_outputs(rng):
         audit_line(first, second, UNSLICED, **SETTINGS)
     with pytest.raises(ArgumentError, match="shape"):
         SplitOutputs.of(np.zeros(200), rng=rng)
-    with pytest.raises(ArgumentError, match="no line"):
-        audit_lines([], RenyiTest(2.0), Claimed("a claim", "epsilon", 1.0), confidence=0.95)
 
 
 def test_pilot_and_counted_part_share_no_output(rng):

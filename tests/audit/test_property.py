@@ -9,14 +9,8 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import binom
 
-from pufferslice.audit import (
-    Probes,
-    TrainingRuns,
-    attack_property,
-    audit_property,
-    records_leaked,
-)
-from pufferslice.audit.property import mean_interval, plan_guesses
+from pufferslice.audit import Probes, TrainingRuns, audit_property
+from pufferslice.audit.property import attack_property, mean_interval, plan_guesses, records_leaked
 from pufferslice.calibration.guessing import right_guesses, total_variation_bound
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
@@ -205,41 +199,29 @@ def with_probes(**changes: object) -> None:
     Probes(**fields | changes)
 
 
+def audited(accountant=None, **changes: object) -> None:
+    """An audit that is refused before it trains."""
+    runs = runs_of(300)
+    runs = attrs.evolve(runs, plan=attrs.evolve(runs.plan, accountant=accountant or WorstCase()))
+    settings = {"folder": "absent", "n_shadows": 100, "confidence": 0.9, "seed": 0} | changes
+    audit_property(runs, PROBES, **settings)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (lambda: with_probes(labels=np.array([0.5] * 6)), "expected integers"),
         (lambda: with_probes(labels=np.array([[0, 1, 2, 0, 1, 2]])), "labels must be one integer"),
-        (lambda: with_probes(from_second=np.arange(6)), "from_second must be True or False"),
+        (lambda: with_probes(from_second=np.arange(6)), "expected True or False"),
         (lambda: with_probes(labels=np.array([0, 1, 2, 0, 1, 3])), "labels must lie"),
         (lambda: with_probes(from_second=np.ones(6, bool)), "from_second"),
-        (lambda: attacked(0, 0, n_shadows=300), "n_shadows"),
-        (lambda: attacked(0, 0, shares=(0.2, 0.2)), "shares"),
-        (
-            lambda: attack_property(
-                runs_of(3), (np.zeros((2, 18)),) * 2, PROBES, n_shadows=2, confidence=0.9, seed=0
-            ),
-            "released",
-        ),
-        (
-            lambda: attack_property(
-                runs_of(3), (np.zeros((3, 17)),) * 2, PROBES, n_shadows=2, confidence=0.9, seed=0
-            ),
-            "each model must release",
-        ),
-        (
-            lambda: attack_property(
-                attrs.evolve(
-                    runs_of(3), plan=attrs.evolve(runs_of(3).plan, accountant=MeanSquare())
-                ),
-                (np.zeros((3, 18)),) * 2,
-                PROBES,
-                n_shadows=2,
-                confidence=0.9,
-                seed=0,
-            ),
-            "mean over batch draws",
-        ),
+        (lambda: PROBES.log_probabilities(np.zeros((3, 17))), "each model must release"),
+        (lambda: audited(n_shadows=300), "n_shadows"),
+        (lambda: audited(n_shadows=1), "n_shadows"),
+        (lambda: audited(confidence=1.0), "confidence"),
+        (lambda: audited(seed=-1), "seed"),
+        (lambda: audited(shares=(0.2, 0.2)), "shares"),
+        (lambda: audited(accountant=MeanSquare()), "mean over batch draws"),
     ],
 )
 def test_wrong_use_is_refused(call, match: str) -> None:

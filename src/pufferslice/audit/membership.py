@@ -217,13 +217,11 @@ def _labelled(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Floats, Fl
     return values, flags
 
 
-def locked_flags(flags: npt.ArrayLike, name: str = "members") -> Flags:
+def locked_flags(flags: npt.ArrayLike) -> Flags:
     """A read-only copy of True and False, or 1 and 0; anything else is refused."""
     values = np.asarray(flags)
     if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-        raise ArgumentError(
-            f"{name} must be True or False for each record, got type {values.dtype}"
-        )
+        raise ArgumentError(f"expected True or False for each record, got type {values.dtype}")
     copied = values.astype(np.bool_)
     copied.setflags(write=False)
     return copied

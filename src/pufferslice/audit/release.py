@@ -89,6 +89,25 @@ AUDIT_VERSION: Final = 1
 LARGEST_RATIO: Final = 2**18
 """Largest distance from the centre in noise standard deviations: integers of 64 bits."""
 
+_SPHERE_CAP: Final = 8.0
+"""Divergences along drawn directions are capped at this many times the claim."""
+
+STATED: Final = "the mean difference over the stated covariance"
+RATIO: Final = "the likelihood ratio"
+
+_MOST_RATIOS: Final = 2**23
+"""Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
+
+_NOISE_PARTS: Final = 1000
+"""One of these parts of the failure probability is for the stated noise. Its test is tight, so it
+would use all that it gets, while bounds on divergences stay far below the truth."""
+
+_SHUFFLE: Final = 2**31
+_DIRECTIONS: Final = _SHUFFLE + 1
+"""Seeds of their own: the streams of the distributions are numbered from 0."""
+_N_DIRECTIONS: Final = 1_000
+"""How many directions are drawn to test a claim along the whole sphere."""
+
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -273,26 +292,6 @@ def _check_array(array: Floats, dim: int) -> None:
     if array.ndim != 2 or array.shape[1] != dim or not len(array):
         raise ArgumentError(f"outputs must have shape (n, {dim}), n at least 1; got {array.shape}")
     check_finite(outputs=array)
-
-
-_SPHERE_CAP: Final = 8.0
-"""Divergences along drawn directions are capped at this many times the claim."""
-
-STATED: Final = "the mean difference over the stated covariance"
-RATIO: Final = "the likelihood ratio"
-
-_MOST_RATIOS: Final = 2**23
-"""Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
-
-_NOISE_PARTS: Final = 1000
-"""One of these parts of the failure probability is for the stated noise. Its test is tight, so it
-would use all that it gets, while bounds on divergences stay far below the truth."""
-
-_SHUFFLE: Final = 2**31
-_DIRECTIONS: Final = _SHUFFLE + 1
-_N_DIRECTIONS: Final = 1_000
-"""How many directions are drawn to test a claim along the whole sphere."""
-"""Separates the shuffling of the pilot from the streams of the distributions."""
 
 
 @final

@@ -194,7 +194,7 @@ def test_every_interval_is_paid_for(rng):
     assert verdict.lower_bound == pytest.approx(separated(3, 900, 0.1 / (2 * 2 * 3)))
     assert verdict.refutable_below == pytest.approx(verdict.lower_bound)
     # The cap lies above what is found, about 5.1, and so low that the half-width leaves some of it.
-    sphere = mean_over_sphere(3, cap=5.5, failure_probability=0.04, n_comparisons=2)
+    sphere = mean_over_sphere(3, 5.5, 0.04, 2)
     verdict = audited_slices(points, rng, sphere)
     expected = sphere.of(np.full(3, separated(3, 900, 0.06 / (2 * 2 * 3))))
     assert verdict.lower_bound == pytest.approx(expected)
@@ -202,7 +202,7 @@ def test_every_interval_is_paid_for(rng):
 
 
 def test_the_mean_over_the_sphere_by_hand():
-    mean = mean_over_sphere(200, cap=4.0, failure_probability=0.01, n_comparisons=6)
+    mean = mean_over_sphere(200, 4.0, 0.01, 6)
     width = 4.0 * np.sqrt(np.log(2 * 6 / 0.01) / 400)
     assert mean.of(np.repeat([1.0, 9.0], 100)) == pytest.approx((1.0 + 4.0) / 2 - width)
     assert mean.of(np.zeros(200)) == 0
@@ -218,7 +218,7 @@ def test_the_comparison_that_drawn_directions_show_best_is_paid_for(rng):
     # The chance that one of them has 17 ones or more is 1 - (1 - 0.0013)^500, about a half.
     shares = []
     for paid in (n_comparisons, 1):
-        mean = mean_over_sphere(n_directions, cap=1.0, failure_probability=0.05, n_comparisons=paid)
+        mean = mean_over_sphere(n_directions, 1.0, 0.05, paid)
         shares.append(np.mean([mean.of(row) > 0.5 for row in best]))
     assert shares[0] < 0.05
     assert shares[1] > 0.25

@@ -360,7 +360,7 @@ def joint_over(weights: Floats, order: float) -> Aggregation:
 
 
 def mean_over_sphere(
-    n_directions: int, *, cap: float, failure_probability: float, n_comparisons: int
+    n_directions: int, cap: float, failure_probability: float, n_comparisons: int
 ) -> Aggregation:
     """The mean over all directions, from a random draw of them (Hoeffding).
 

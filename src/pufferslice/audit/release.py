@@ -371,7 +371,7 @@ class _Question(NamedTuple):
 
     test: LineTest
     claimed: Claimed
-    aggregation: Callable[[float, int], Aggregation] | None
+    aggregation: Callable[[float, int], Aggregation] | None = None
     """From a failure probability and the number of comparisons; None along the best line."""
 
 
@@ -508,12 +508,12 @@ def _questions(
     elif claim.is_sliced or not isinstance(claim, Guarantee):
         order, epsilon = unsliced["order"], unsliced["epsilon"]
         words = f"the unsliced bound ({in_full(order)}, {at_most(epsilon)})-RPP"
-        questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon), None))
+        questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon)))
     guess = unsliced["guess"]
     if not claim.is_sliced and not isinstance(claim, GuessGuarantee) and guess is not None:
         share = percent_at_most(guess).replace("\u00a0", " ")
         words = f"the stated right guesses of two, at most {share}"
-        questions.append(_Question(guess_test(), Claimed(words, "guess", guess), None))
+        questions.append(_Question(guess_test(), Claimed(words, "guess", guess)))
     # The smallest epsilon of every scope and delta; the larger ones follow.
     smallest: dict[tuple[str, float], float] = {}
     for view in certificate.statement["views"]:
@@ -522,8 +522,7 @@ def _questions(
     for (scope, delta), epsilon in smallest.items():
         words = f"the view ({at_most(epsilon)}, {in_full(delta)}), {scope}"
         if scope == "unsliced":
-            claimed = Claimed(words, "epsilon", epsilon)
-            questions.append(_Question(epsilon_test(delta), claimed, None))
+            questions.append(_Question(epsilon_test(delta), Claimed(words, "epsilon", epsilon)))
         elif profile is not None and epsilon > 0 and not isinstance(profile, SampledSphere):
             notion = "joint" if "joint" in scope else "average"
             questions.append(_approximate_question(words, notion, epsilon, delta, profile))
@@ -534,41 +533,30 @@ def _questions(
 
 def _main_question(claim: Claim, profile: Profile | None) -> _Question:
     if isinstance(claim, GuessGuarantee):
-        return _Question(guess_test(), Claimed(str(claim), "guess", claim.at_most), None)
+        return _Question(guess_test(), Claimed(str(claim), "guess", claim.at_most))
     if isinstance(claim, ApproximateGuarantee):
-        if profile is None:
-            claimed = Claimed(str(claim), "delta", claim.delta)
-            return _Question(delta_test(claim.epsilon), claimed, None)
         notion, epsilon, delta = claim.notion, claim.epsilon, claim.delta
         return _approximate_question(str(claim), notion, epsilon, delta, profile)
     test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
     if profile is None:
-        return _Question(test, claimed, None)
-
-    def aggregation(failure_probability: float, n_comparisons: int) -> Aggregation:
-        if isinstance(profile, SampledSphere):
-            return mean_over_sphere(
-                profile.n_directions,
-                cap=_SPHERE_CAP * claim.epsilon,
-                failure_probability=failure_probability,
-                n_comparisons=n_comparisons,
-            )
-        if claim.notion == "joint":
-            return joint_over(profile.weights, claim.order)
-        return mean_over(profile.weights)
-
-    return _Question(test, claimed, aggregation)
+        return _Question(test, claimed)
+    if isinstance(profile, SampledSphere):
+        n_directions, cap = profile.n_directions, _SPHERE_CAP * claim.epsilon
+        return _Question(test, claimed, partial(mean_over_sphere, n_directions, cap))
+    joint = claim.notion == "joint"
+    slices = joint_over(profile.weights, claim.order) if joint else mean_over(profile.weights)
+    return _Question(test, claimed, lambda *_: slices)
 
 
 def _approximate_question(
-    words: str, notion: str, epsilon: float, delta: float, profile: Profile
+    words: str, notion: str, epsilon: float, delta: float, profile: Profile | None
 ) -> _Question:
-    """The mean over the slices of deltas for joint claims, of epsilons for average ones."""
-    test, claimed = epsilon_test(delta), Claimed(words, "epsilon", epsilon)
-    if notion == "joint":
-        test, claimed = delta_test(epsilon), Claimed(words, "delta", delta)
-    mean = mean_over(profile.weights)
-    return _Question(test, claimed, lambda _failure, _n: mean)
+    """Of the whole output delta; over the slices the mean of deltas if joint, else of epsilons."""
+    mean = None if profile is None else mean_over(profile.weights)
+    aggregation = None if mean is None else lambda *_: mean
+    if mean is not None and notion != "joint":
+        return _Question(epsilon_test(delta), Claimed(words, "epsilon", epsilon), aggregation)
+    return _Question(delta_test(epsilon), Claimed(words, "delta", delta), aggregation)
 
 
 def _parts(

@@ -628,8 +628,8 @@ def _ratio_lines(
 ) -> list[tuple[Comparison, Lines]]:
     """The likelihood ratio of two secrets: of all numbers it distinguishes them best.
 
-    `beliefs` are priors in whitened coordinates. Between points the ratio is that along a line that
-    is looked along anyway, and with many atoms it takes too long.
+    `beliefs` are priors in whitened coordinates. Between two points the ratio is that along a line
+    that is tested anyway, and with many atoms it takes too long.
     """
     center, noise_std, shape = scenario.query.center, certificate.noise_std, certificate.shape
 

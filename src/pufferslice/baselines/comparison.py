@@ -296,7 +296,7 @@ def name_of(notion: str, method: Method) -> str:
 
 
 class _Answer(NamedTuple):
-    """The row of a mechanism, but for its name, and the time and memory that it took."""
+    """The row of a mechanism without its name, and the time and memory that it took."""
 
     guarantee: str
     noise_std: float

@@ -165,7 +165,7 @@ def _environment() -> jinja2.Environment:
         "plain": partial(_marked, start=ISOLATE, end=END_ISOLATE),
         "short": "{:g}".format,
     }
-    # What is printed as certainty is no bound.
+    # A bound that is printed as 100 % says nothing.
     environment.tests["bound"] = lambda variation: _guesses(variation) != percent_at_most(1.0)
     environment.globals |= {
         "axes": Axes,

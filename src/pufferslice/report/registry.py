@@ -182,7 +182,7 @@ def _parameters(statement: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _plain(text: str) -> str:
-    """The text for a reader of Markdown and LaTeX: no sign of it means anything but itself."""
+    """The text for a reader of Markdown and LaTeX, their special characters escaped."""
     return _MARKDOWN.sub(r"\\\1", text)
 
 

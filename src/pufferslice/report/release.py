@@ -61,7 +61,7 @@ _EQUAL: Final = 0.005
 """Curves that differ by less than this share cannot be told apart and share a line."""
 _LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _DRAWN: Final = ("tight, transport", "tight, exact", comparison.UNSLICED)
-"""How the names of our forms end that are drawn; all are in the table."""
+"""Endings of the names of our forms that are drawn; the table has all."""
 
 
 def release_numbers(held: ReportInputs) -> dict[str, Any]:

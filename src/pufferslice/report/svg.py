@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines and ellipses as inline SVG: from plain values, coloured by the page's own style.
 
-No colour, font or style stands here, only class names, so that one picture serves light, dark and
-print, and a strict content policy has nothing to refuse.
+There is no colour, font or style here, only class names, so that one picture serves light, dark
+and print, and a strict content policy has nothing to refuse.
 """
 
 import math
@@ -65,7 +65,7 @@ class Axes:
     """Where the values have ends of their own, as probabilities do."""
 
     def points(self, line: Series) -> list[tuple[float, float]]:
-        """The points of a line that these axes have a place for: no zero on a logarithmic one."""
+        """The points of a line that can be drawn: no zero on a logarithmic axis."""
         return [(x, y) for x, y in line.points if self.has_place(x, y)]
 
     def has_place(self, x: float, y: float) -> bool:
@@ -89,7 +89,7 @@ class _Scale(NamedTuple):
 
     def at(self, value: float) -> float:
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        # In halves, because the difference of two floats may be none.
+        # In halves, because the difference of two floats may be infinite.
         share = ((math.log(value) if self.log else value) / 2 - low / 2) / (high / 2 - low / 2)
         return round(self.start + share * (self.stop - self.start), 2)
 

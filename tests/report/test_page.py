@@ -36,11 +36,20 @@ from pufferslice.certificate.sweep import (
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.errors import MissingExtraError
-from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, plan_training
+from pufferslice.learning import (
+    LogMoment,
+    MeanSquare,
+    Poisson,
+    WithoutReplacement,
+    exactly,
+    mostly_at_most,
+    plan_training,
+)
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
-from pufferslice.report.page import internal_page, public_page
+from pufferslice.report.page import internal_page, label_page, public_page
+from pufferslice.report.registry import DeploymentFacts, registry_record
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, WholeSphere
@@ -426,6 +435,31 @@ def test_an_average_over_batch_draws_promises_nothing_about_the_run(tmp_path):
         assert "No useful bound on guessing can be stated" in text
         for claim in ("Anyone who sees the model", "guesses right", "right guesses", "can tell"):
             assert claim not in text
+
+
+@pytest.mark.soundness
+def test_the_failure_probability_of_training_stands_beside_its_numbers(tmp_path):
+    """Not only among the limits: how many records differ was bounded by a simulation."""
+    plan = plan_training(
+        differing=mostly_at_most(4, tail_probability=1e-4, failure_probability=0.02),
+        sampling=Poisson(n_records=500, rate=0.5),
+        clip_norm=1.0,
+        n_steps=12,
+        accountant=LogMoment(),
+        target=Guarantee.epsilon_delta(4.0, 1e-3),
+    )
+    held, doubt = certify_training(plan, data="digits", deltas=(1e-3,)), "with probability 0.02."
+    held.save(tmp_path / "c.json")
+    for text in (
+        *editions(tmp_path / "c.json"),
+        text_of(label_page([tmp_path / "c.json"]).decode()),
+    ):
+        guesses = text[text.index("at most 74.4 %") :]
+        assert f"All of this holds except {doubt}" in guesses[: guesses.index("oise")]
+    facts = {"name": "n", "curator": "c", "intended_use": "u", "region": "r", "author": "a"}
+    facts |= {"curator_type": "Government", "published": "2026-11-17"}
+    loss = registry_record(held, DeploymentFacts(**facts))["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters_details"].endswith(doubt)
 
 
 def save(path, worlds, target, *, query=None, **options):

@@ -408,9 +408,8 @@ def test_a_folder_of_other_runs_is_refused(finished):
         "plan": one_step(3.0),
     }
     for key, value in others.items():
-        changed = attrs.evolve(runs, **{key: value})
         with pytest.raises(ArgumentError, match=f"another audit: {key} differ"):
-            train_again(changed, finished)
+            train_again(attrs.evolve(runs, **{key: value}), finished)
     with pytest.raises(ArgumentError, match="another audit: seed differ"):
         train_repeatedly(runs, finished, settings={"seed": 2})
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy import stats
+from tests.audit.teeth import point_masses
 
 from pufferslice.audit import audit_release, draw_outputs
 from pufferslice.audit.release import quantised_rows
@@ -29,8 +30,7 @@ VALUES = {"zero": 0.0, "one": 1.0}
 
 def certified(epsilon):
     """Point masses at 0 and 1; at order 2 and epsilon 1 the noise is about 1."""
-    worlds = {secret: FiniteDistribution.uniform([[value]]) for secret, value in VALUES.items()}
-    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
+    scenario = point_masses({secret: (value,) for secret, value in VALUES.items()})
     return scenario, certify_release(
         scenario, Guarantee.joint(order=2, epsilon=epsilon, profile=LINE)
     )
@@ -41,8 +41,7 @@ PLANE = {"zero": [0.0, 0.0], "one": [1.0, 0.3]}
 
 def certified_plane(epsilon, shape="fitted"):
     """Points in the plane, with noise of a shape."""
-    worlds = {secret: FiniteDistribution.uniform([point]) for secret, point in PLANE.items()}
-    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    scenario = point_masses(PLANE)
     return scenario, certify_release(
         scenario, Guarantee.unsliced(order=2, epsilon=epsilon), shape=shape
     )

@@ -194,7 +194,7 @@ def test_every_interval_is_paid_for(rng):
     assert verdict.lower_bound == pytest.approx(separated(3, 900, 0.1 / (2 * 2 * 3)))
     assert verdict.refutable_below == pytest.approx(verdict.lower_bound)
     # The cap lies above what is found, about 5.1, and so low that the half-width leaves some of it.
-    sphere = mean_over_sphere(3, cap=5.5, failure_probability=0.04, n_comparisons=2)
+    sphere = mean_over_sphere(3, 5.5, 0.04, 2)
     verdict = audited_slices(points, rng, sphere)
     expected = sphere.of(np.full(3, separated(3, 900, 0.06 / (2 * 2 * 3))))
     assert verdict.lower_bound == pytest.approx(expected)
@@ -202,7 +202,7 @@ def test_every_interval_is_paid_for(rng):
 
 
 def test_the_mean_over_the_sphere_by_hand():
-    mean = mean_over_sphere(200, cap=4.0, failure_probability=0.01, n_comparisons=6)
+    mean = mean_over_sphere(200, 4.0, 0.01, 6)
     width = 4.0 * np.sqrt(np.log(2 * 6 / 0.01) / 400)
     assert mean.of(np.repeat([1.0, 9.0], 100)) == pytest.approx((1.0 + 4.0) / 2 - width)
     assert mean.of(np.zeros(200)) == 0
@@ -218,7 +218,7 @@ def test_the_comparison_that_drawn_directions_show_best_is_paid_for(rng):
     # The chance that one of them has 17 ones or more is 1 - (1 - 0.0013)^500, about a half.
     shares = []
     for paid in (n_comparisons, 1):
-        mean = mean_over_sphere(n_directions, cap=1.0, failure_probability=0.05, n_comparisons=paid)
+        mean = mean_over_sphere(n_directions, 1.0, 0.05, paid)
         shares.append(np.mean([mean.of(row) > 0.5 for row in best]))
     assert shares[0] < 0.05
     assert shares[1] > 0.25
@@ -239,6 +239,14 @@ def test_outputs_needed_is_where_reach_begins(claimed):
     assert outputs_needed(epsilon_test(1e-5), claimed, 10, 0.95) >= needed / 2
 
 
+OTHER_CLAIMS = [
+    Guarantee.average(order=2, epsilon=1.0),
+    Guarantee.joint(order=2, epsilon=1.0),
+    Guarantee.average_over_batches(order=2, epsilon=1.0),
+    Guarantee.epsilon_delta(1.0, 1e-5),
+]
+
+
 @pytest.mark.parametrize(
     ("n", "epsilon", "change", "message"),
     [
@@ -247,12 +255,27 @@ def test_outputs_needed_is_where_reach_begins(claimed):
         (200, 60.0, {}, "no number of outputs"),
         (200, 1.0, {"confidence": 1.0}, "confidence"),
         (200, 1.0, {"seed": -1}, "seed"),
+        (200, 1.0, {"pair": ("a", "a")}, "pair"),
+        *((200, 1.0, {"claim": claim}, "claim must be") for claim in OTHER_CLAIMS),
     ],
 )
 def test_bad_settings(rng, n, epsilon, change, message):
-    claim = Guarantee.unsliced(order=2, epsilon=epsilon)
+    """A claim along slices is not refuted by one line: it may hold and the line cost more."""
+    settings = {"claim": Guarantee.unsliced(order=2, epsilon=epsilon), **SETTINGS} | change
     with pytest.raises(ArgumentError, match=message):
-        audit_line(*gaussian_pair(rng, n, 1.0), claim, **SETTINGS | change)
+        audit_line(*gaussian_pair(rng, n, 1.0), **settings)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("order", [70.0, 128.0, 1e6])
+def test_moments_of_high_orders_beyond_the_floats(rng, order):
+    """Atoms show all that can be seen; the divergence of order infinity is ln(0.9 / 0.1)."""
+    claim = Guarantee.unsliced(order=order, epsilon=1.0)
+    verdict = audit_line(np.full(10**5, 0.3), np.full(10**5, 0.1), claim, **SETTINGS)
+    assert verdict.lower_bound == pytest.approx(verdict.refutable_below, rel=1e-6)
+    assert verdict.lower_bound <= verdict.refutable_below
+    coins = [(rng.random(10**5) < share).astype(float) for share in (0.9, 0.1)]
+    assert 0.95 * np.log(9) < audit_line(*coins, claim, **SETTINGS).lower_bound < np.log(9)
 
 
 def test_bad_outputs(rng):
@@ -262,8 +285,6 @@ def test_bad_outputs(rng):
         audit_line(first, second, UNSLICED, **SETTINGS)
     with pytest.raises(ArgumentError, match="shape"):
         SplitOutputs.of(np.zeros(200), rng=rng)
-    with pytest.raises(ArgumentError, match="no line"):
-        audit_lines([], RenyiTest(2.0), Claimed("a claim", "epsilon", 1.0), confidence=0.95)
 
 
 def test_pilot_and_counted_part_share_no_output(rng):

@@ -113,6 +113,8 @@ def test_needed_non_members_are_enough_and_one_fewer_is_not():
     audit_of(np.arange(needed + 5.0), members, rates=(0.001, 0.01))
     with pytest.raises(ArgumentError, match=f"{needed - 1} were scored.*needs {needed}"):
         audit_of(np.arange(needed + 4.0), members[:-1], rates=(0.001, 0.01))
+    with pytest.raises(ArgumentError, match="more than can be scored"):
+        audit_of(np.arange(needed + 4.0), members[:-1], rates=(1e-17,))
 
 
 def test_text_and_json(rng):
@@ -158,23 +160,6 @@ def test_bad_scores_are_refused(scores, members, message):
 def test_numbers_out_of_range_are_refused(changed):
     with pytest.raises(ArgumentError, match="strictly between 0 and 1"):
         audit_of([1.0, 2.0], [1, 0], **changed)
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "message"),
-    [
-        ([1.0, 2.0], [0, 1], "two classes or more"),
-        ([[1.0], [2.0]], [0, 0], "two classes or more"),
-        ([[1.0, math.inf]], [0], "logits must be finite"),
-        ([[1.0, 2.0]], [0, 1], "labels must be 1 integers"),
-        ([[1.0, 2.0]], [0.5], "labels must be 1 integers"),
-        ([[1.0, 2.0]], [2], "between 0 and 1"),
-        ([[1.0, 2.0]], [-1], "between 0 and 1"),
-    ],
-)
-def test_bad_logits_are_refused(logits, labels, message):
-    with pytest.raises(ArgumentError, match=message):
-        margin_scores(logits, labels)
 
 
 def test_loss_scores_are_negative_losses():
@@ -277,19 +262,31 @@ def test_the_audit_sees_real_members_and_no_shuffled_ones(overfitted, target, rn
     assert not audit_membership(ratios, rng.permutation(members), **settings).is_seen
 
 
+NONE = np.zeros((0, 3))
+LOGITS = {"logits": [[1.0, 2.0]], "labels": [0]}
+SHADOWS = {"scores": [[1.0, 2.0]], "members": [[True, False]]}
+
+
 @pytest.mark.parametrize(
-    ("scores", "members", "message"),
+    ("call", "change", "message"),
     [
-        (np.zeros((0, 3)), np.zeros((0, 3), bool), "shadow models are missing"),
-        (np.zeros(3), np.zeros(3, bool), "shadow models are missing"),
-        ([[1.0, np.nan]], [[True, False]], "shadow_scores must be finite; 1 of 2"),
-        ([[1.0, 2.0]], [[True]], "members must have shape"),
-        ([[1.0, 2.0]], [[0.5, 1.0]], "True or False"),
+        (margin_scores, {"logits": [1.0, 2.0], "labels": [0, 1]}, "two classes or more"),
+        (margin_scores, {"logits": [[1.0], [2.0]], "labels": [0, 0]}, "two classes or more"),
+        (margin_scores, {"logits": [[1.0, math.inf]]}, "logits must be finite"),
+        (margin_scores, {"labels": [0, 1]}, "labels must be 1 integers"),
+        (margin_scores, {"labels": [0.5]}, "labels must be 1 integers"),
+        (margin_scores, {"labels": [2]}, "between 0 and 1"),
+        (margin_scores, {"labels": [-1]}, "between 0 and 1"),
+        (ShadowModels, {"scores": NONE, "members": NONE > 0}, "shadow models are missing"),
+        (ShadowModels, {"scores": [1.0, 2.0]}, "shadow models are missing"),
+        (ShadowModels, {"scores": [[1.0, np.nan]]}, "shadow_scores must be finite; 1 of 2"),
+        (ShadowModels, {"members": [[True]]}, "members must have shape"),
+        (ShadowModels, {"members": [[0.5, 1.0]]}, "True or False"),
     ],
 )
-def test_bad_shadows_are_refused(scores, members, message):
+def test_bad_logits_and_shadows_are_refused(call, change, message):
     with pytest.raises(ArgumentError, match=message):
-        ShadowModels(scores=scores, members=members)
+        call(**(LOGITS if call is margin_scores else SHADOWS) | change)
 
 
 @pytest.mark.parametrize("attack", [likelihood_ratio_scores, offline_likelihood_ratio_scores])

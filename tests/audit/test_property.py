@@ -9,14 +9,8 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import binom
 
-from pufferslice.audit import (
-    Probes,
-    TrainingRuns,
-    attack_property,
-    audit_property,
-    records_leaked,
-)
-from pufferslice.audit.property import mean_interval, plan_guesses
+from pufferslice.audit import Probes, TrainingRuns, audit_property
+from pufferslice.audit.property import attack_property, mean_interval, plan_guesses, records_leaked
 from pufferslice.calibration.guessing import right_guesses, total_variation_bound
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
@@ -56,6 +50,16 @@ def attacked(first: float, second: float, *, seed: int = 5, n_runs: int = 300, *
     released = tuple(answers(rng, n_runs, gain) for gain in (first, second))
     chosen = {"n_shadows": 100, "confidence": 0.95, "seed": 3, **settings}
     return attack_property(runs_of(n_runs), released, PROBES, **chosen)
+
+
+def test_probes_keep_copies_of_any_sequences():
+    labels = np.array(PROBES.labels)
+    probes = Probes(labels=labels, from_second=[False] * 3 + [True] * 3, n_classes=3)
+    labels[:] = 0
+    assert probes.labels.tolist() == PROBES.labels.tolist()
+    released = (np.zeros((3, 18)),) * 2
+    settings = {"n_shadows": 2, "confidence": 0.9, "seed": 0}
+    assert attack_property(runs_of(3), released, probes, **settings).n_attacked == 1
 
 
 def test_a_large_difference_is_found_by_both_attacks_and_refutes_the_plan() -> None:
@@ -195,39 +199,29 @@ def with_probes(**changes: object) -> None:
     Probes(**fields | changes)
 
 
+def audited(accountant=None, **changes: object) -> None:
+    """An audit that is refused before it trains."""
+    runs = runs_of(300)
+    runs = attrs.evolve(runs, plan=attrs.evolve(runs.plan, accountant=accountant or WorstCase()))
+    settings = {"folder": "absent", "n_shadows": 100, "confidence": 0.9, "seed": 0} | changes
+    audit_property(runs, PROBES, **settings)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: with_probes(labels=np.array([0.5] * 6)), "labels"),
+        (lambda: with_probes(labels=np.array([0.5] * 6)), "expected integers"),
+        (lambda: with_probes(labels=np.array([[0, 1, 2, 0, 1, 2]])), "labels must be one integer"),
+        (lambda: with_probes(from_second=np.arange(6)), "expected True or False"),
         (lambda: with_probes(labels=np.array([0, 1, 2, 0, 1, 3])), "labels must lie"),
         (lambda: with_probes(from_second=np.ones(6, bool)), "from_second"),
-        (lambda: attacked(0, 0, n_shadows=300), "n_shadows"),
-        (lambda: attacked(0, 0, shares=(0.2, 0.2)), "shares"),
-        (
-            lambda: attack_property(
-                runs_of(3), (np.zeros((2, 18)),) * 2, PROBES, n_shadows=2, confidence=0.9, seed=0
-            ),
-            "released",
-        ),
-        (
-            lambda: attack_property(
-                runs_of(3), (np.zeros((3, 17)),) * 2, PROBES, n_shadows=2, confidence=0.9, seed=0
-            ),
-            "each model must release",
-        ),
-        (
-            lambda: attack_property(
-                attrs.evolve(
-                    runs_of(3), plan=attrs.evolve(runs_of(3).plan, accountant=MeanSquare())
-                ),
-                (np.zeros((3, 18)),) * 2,
-                PROBES,
-                n_shadows=2,
-                confidence=0.9,
-                seed=0,
-            ),
-            "mean over batch draws",
-        ),
+        (lambda: PROBES.log_probabilities(np.zeros((3, 17))), "each model must release"),
+        (lambda: audited(n_shadows=300), "n_shadows"),
+        (lambda: audited(n_shadows=1), "n_shadows"),
+        (lambda: audited(confidence=1.0), "confidence"),
+        (lambda: audited(seed=-1), "seed"),
+        (lambda: audited(shares=(0.2, 0.2)), "shares"),
+        (lambda: audited(accountant=MeanSquare()), "mean over batch draws"),
     ],
 )
 def test_wrong_use_is_refused(call, match: str) -> None:

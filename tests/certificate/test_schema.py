@@ -9,8 +9,8 @@ import pytest
 from tests.certificate.conftest import KINDS, PLAN, worlds
 from tests.json_edits import edited, inner, put
 
-from pufferslice.audit import Audit, Inference, Verdict
-from pufferslice.audit.inference import Interval
+from pufferslice.audit import Audit, Verdict
+from pufferslice.audit.inference import Inference, Interval
 from pufferslice.audit.release import AUDIT_FORMAT, AUDIT_VERSION
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import (

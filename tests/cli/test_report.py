@@ -125,7 +125,7 @@ def test_a_wrong_export_is_refused(folder, ask, arguments, words):
     ("arguments", "words"),
     [
         ("c.json r.json --label --out p.html", "a label is about one certificate"),
-        ("people.csv --out p.html", "'people.csv' is no file of a known kind"),
+        ("people.csv --out p.html", "'people.csv' is not a file of a known kind"),
         ("absent.json --out p.html", "absent.json"),
         ("r.json --out p.html", "needs at least one certificate"),
         ("c.json --out c.json", "--out 'c.json' is one of the files to report on"),

@@ -151,7 +151,7 @@ CALLS = dict([
     call(baselines.dagwm_cost, fixed={"couple": LAWS}, order=4.0, noise_std=1.0, q=1.0),
     call(baselines.SinkhornSettings, regularisation=0.1, tolerance=1e-3, n_thresholds=4),
     call(baselines.DpSgd, rate=0.1, n_steps=5, group_size=1),
-    call(audit.audit_line, fixed={"claim": GAUSSIAN}, **PAIR),
+    call(audit.audit_line, fixed={"claim": UNSLICED}, **PAIR),
     call(audit.bound_epsilon, delta=0.01, **PAIR),
     call(audit.roc_auc, scores=LINE[:8], members=[True, False] * 4),
     call(audit.audit_membership, fixed={"false_positive_rates": (0.5,)}, scores=LINE,

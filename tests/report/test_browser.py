@@ -89,23 +89,17 @@ def picture(browser):
     )
 
 
-@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html"])
+@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html", "label.html"])
 def test_opens_without_an_error_or_a_request_and_quickly(visit, pages, name):
     browser = visit(name)
     assert browser.get_log("browser") == []
     assert requests(browser) == [(pages / name).as_uri()]
     navigation = "return performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
     assert 0 < browser.execute_script(navigation) < 1000 * SECONDS_TO_INTERACTIVE
-    assert browser.execute_script("return document.documentElement.className") == "scripted"
-
-
-@pytest.mark.parametrize("width", [320, 1280])
-def test_a_label_opens_without_an_error_or_a_request_and_fits(visit, pages, width):
-    browser = visit("label.html", width=width)
-    assert browser.get_log("browser") == []
-    assert requests(browser) == [(pages / "label.html").as_uri()]
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    assert style(browser, "main", "maxWidth") == "440px", "its style was allowed"
+    if name == "label.html":
+        assert style(browser, "main", "maxWidth") == "440px", "its style was allowed"
+    else:
+        assert browser.execute_script("return document.documentElement.className") == "scripted"
 
 
 def test_the_requests_of_a_page_that_loads_something_would_be_seen(visit, tmp_path):
@@ -228,19 +222,23 @@ def test_both_themes(visit, scheme, other):
     assert min(len(first), len(second)) > 20_000
 
 
-@pytest.mark.parametrize("width", [320, 400, 768])
-@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html"])
-def test_nothing_runs_over_the_edge_of_a_phone(visit, name, width):
-    browser = visit(name, width=width)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    # Every element ends inside, except in tables, which scroll on their own.
+def beyond(browser, edge, *, scrolling="", within="main *, header *"):
+    """Elements that end to the right of the edge, but for those that scroll on their own."""
     script = """
-        const inside = (node) => node.closest('.scroll, .formula, .watermark, .skip') === null;
-        return [...document.querySelectorAll('main *, header *')].filter(inside)
+        return [...document.querySelectorAll(arguments[2])]
+          .filter((node) => node.closest(arguments[1] + '.watermark, .skip') === null)
           .filter((node) => node.getBoundingClientRect().right > arguments[0] + 1)
           .map((node) => node.outerHTML.slice(0, 80));
     """
-    assert browser.execute_script(script, width) == []
+    return browser.execute_script(script, edge, scrolling, within)
+
+
+@pytest.mark.parametrize("width", [320, 400, 768])
+@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html", "label.html"])
+def test_nothing_runs_over_the_edge_of_a_phone(visit, name, width):
+    browser = visit(name, width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert beyond(browser, width, scrolling=".scroll, .formula, ") == []
 
 
 @pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html"])
@@ -265,13 +263,9 @@ def test_no_table_is_cut_off_on_a_phone(visit, name):
 def test_the_watermark_crosses_no_text(visit):
     for width in (360, 1280):
         browser = visit("internal.html", width=width)
-        script = """
-            const edge = document.querySelector('.watermark').getBoundingClientRect().left;
-            return [...document.querySelectorAll('main *, header p, header button')]
-              .filter((node) => node.getBoundingClientRect().right > edge + 1)
-              .map((node) => node.outerHTML.slice(0, 80));
-        """
-        assert browser.execute_script(script) == []
+        script = "return document.querySelector('.watermark').getBoundingClientRect().left"
+        edge, texts = browser.execute_script(script), "main *, header p, header button"
+        assert beyond(browser, edge, within=texts) == []
 
 
 def test_the_phone_shows_guesses_and_noise_before_it_is_scrolled(visit):
@@ -318,13 +312,7 @@ def test_nothing_runs_over_the_edge_of_paper(visit):
     """A4 at 96 dots per inch, less margins of 1 cm, with every table open."""
     browser = visit("internal.html", width=718, media="print")
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    script = """
-        return [...document.querySelectorAll('main *')]
-          .filter((node) => node.closest('.watermark, .skip') === null)
-          .filter((node) => node.getBoundingClientRect().right > 719)
-          .map((node) => node.outerHTML.slice(0, 80));
-    """
-    assert browser.execute_script(script) == []
+    assert beyond(browser, 718, within="main *") == []
 
 
 def test_letters_of_charts_can_be_read_on_a_phone(visit):
@@ -384,23 +372,19 @@ def test_everything_has_a_name_and_can_be_reached_by_keyboard(visit):
     assert browser.execute_script("return document.querySelector('#part-0-slices details').open")
 
 
-def test_without_scripts_the_claim_stands_there(visit, browser, certificate):
+@pytest.fixture
+def visit_without_scripts(visit, browser):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        visit("internal.html")
-        text = browser.find_element("css selector", "#part-0-what-if").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    yield visit
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_without_scripts_the_claim_and_two_statistics_are_shown(visit_without_scripts, certificate):
+    browser = visit_without_scripts("internal.html")
+    text = browser.find_element("css selector", "#part-0-what-if").text
     assert "The slider needs scripts" in text
     assert rounded(certificate.noise_std) in text
-
-
-def test_without_scripts_the_first_two_statistics_are_drawn(visit, browser):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        visit("whole.html")
-        assert browser.find_element("css selector", ".two ellipse").is_displayed()
-        assert not browser.find_element("css selector", ".two select").is_displayed()
-        assert "mean(pay)" in browser.find_element("css selector", ".two figure").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    browser = visit_without_scripts("whole.html")
+    assert browser.find_element("css selector", ".two ellipse").is_displayed()
+    assert not browser.find_element("css selector", ".two select").is_displayed()
+    assert "mean(pay)" in browser.find_element("css selector", ".two figure").text

@@ -106,7 +106,7 @@ def test_logs(made, tmp_path):
 )  # fmt: skip
 def test_unknown_files_are_refused_by_name(tmp_path, content):
     (tmp_path / "strange.json").write_text(content, encoding="utf-8")
-    with pytest.raises(ArgumentError, match=r"strange\.json' is no file of a known kind"):
+    with pytest.raises(ArgumentError, match=r"strange\.json' is not a file of a known kind"):
         read_file(tmp_path / "strange.json")
 
 
@@ -212,8 +212,8 @@ FREE = {"order": 4.0, "epsilon": 1e-9, "from": "hope", "guess": 0.5}
         (["certificate.json", "release.json", "again/release.json"], {}, "a second release of one"),
         (["certificate.json", "release.json"], ANOTHER, "belongs to none .*abababababababab"),
         (["certificate.json", "audit.json"], ANOTHER, "belongs to none .*abababababababab"),
-        (["certificate.json", "verdict.json"], {"certificate": "certificate.json"}, "other kind"),
-        (["trained.json", "audit.json"], {"certificate": "trained.json"}, "other kind"),
+        (["certificate.json", "verdict.json"], {"certificate": "certificate.json"}, "another kind"),
+        (["trained.json", "audit.json"], {"certificate": "trained.json"}, "another kind"),
         (["certificate.json", "release.json"], {"noise_std": 0.1}, "or noise it does not have"),
         (["trained.json", "release.json"], {"certificate": "trained.json"}, "or noise it does not"),
         (["certificate.json", "release.json"], {"secure": False}, "or noise it does not have"),

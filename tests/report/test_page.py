@@ -36,11 +36,20 @@ from pufferslice.certificate.sweep import (
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.errors import MissingExtraError
-from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, plan_training
+from pufferslice.learning import (
+    LogMoment,
+    MeanSquare,
+    Poisson,
+    WithoutReplacement,
+    exactly,
+    mostly_at_most,
+    plan_training,
+)
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
-from pufferslice.report.page import internal_page, public_page
+from pufferslice.report.page import internal_page, label_page, public_page
+from pufferslice.report.registry import DeploymentFacts, registry_record
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, WholeSphere
@@ -63,6 +72,11 @@ def text_of(page):
     """The text of a page as a reader sees it."""
     inline = re.sub(r"</?bdi>", "", without_code(page))
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", inline)))  # also no-break spaces
+
+
+def editions(path):
+    """The text of the internal and of the public page of one certificate."""
+    return [text_of(make([path]).decode()) for make in (internal_page, public_page)]
 
 
 def without_code(page):
@@ -108,21 +122,25 @@ def public_numbers(value):
 
 def explained_tokens(folder):
     """Number-like words of a public page that public files or its own sources account for."""
-    documents = [json.loads((folder / name).read_text()) for name in ("certificate.json",
-                 "release.json", "trained.json")]  # fmt: skip
-    stated = {x for document in documents for x in public_numbers(document)}
-    stds = documents[0]["statement"]["noise"]["std_by_coordinate"]
-    derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.96)}
-    shown = {form for x in stated | derived for form in roundings(abs(x))}
-    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
+    names = ("certificate.json", "release.json", "trained.json")
+    documents = [json.loads((folder / name).read_text()) for name in names]
     # Ticks of a page that cannot have numbers of the certificate's evidence.
     others = public_page(files(folder, ["trained.json", "public.jsonl"])).decode()
-    return shown | tokens(sources) | tokens(others)
+    return stated_tokens(documents) | tokens(others)
+
+
+def stated_tokens(documents):
+    """The numbers of public documents, the first a certificate, and of the templates."""
+    stds = documents[0]["statement"]["noise"]["std_by_coordinate"]
+    derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.959964)}
+    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
+    numbers = public_numbers(documents) | derived
+    return {form for x in numbers for form in roundings(abs(x))} | tokens(sources)
 
 
 @pytest.mark.soundness
 def test_no_number_of_the_evidence_is_in_the_public_page(made, certificate, public, internal):
-    """And the same search finds hundreds of them in the internal page."""
+    """The same search finds hundreds of them in the internal page, and one that leaked."""
     forms = {form for x in evidence_numbers(certificate) for form in roundings(x)}
     explained = explained_tokens(made)
     assert not (tokens(public) & forms) - explained
@@ -130,14 +148,8 @@ def test_no_number_of_the_evidence_is_in_the_public_page(made, certificate, publ
     assert len(found) > 100
     for row in pair_costs(certificate)[1:]:
         assert {rounded(row.sliced_cost), rounded(row.largest_gap)} <= tokens(internal)
-
-
-@pytest.mark.soundness
-def test_the_search_would_find_one_number_that_leaked(made, certificate, public):
-    forms = {form for x in evidence_numbers(certificate) for form in roundings(x)}
-    gap = pair_costs(certificate)[1].largest_gap
-    leaked = public.replace("</main>", f"<p>{gap:.4g}</p></main>")
-    assert (tokens(leaked) & forms) - explained_tokens(made) == {f"{gap:.4g}"}
+    leaked = f"{pair_costs(certificate)[1].largest_gap:.4g}"
+    assert (tokens(public.replace("</main>", f"{leaked}</main>")) & forms) - explained == {leaked}
 
 
 WHOLE = {
@@ -171,12 +183,10 @@ def whole(scenario, tmp_path_factory):
 @pytest.mark.parametrize(("kind", "shape"), WHOLE_CASES)
 def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
     held, internal, public = whole[kind, shape]
+    guess = percent_at_most(held.guess).replace("\u00a0", " ")
     for text in (text_of(internal), text_of(public)):
         assert f"Claim: {held.guarantee}, for the whole output." in text
-        assert (
-            f"Right guesses of two: at most {percent_at_most(held.guess)}".replace("\u00a0", " ")
-            in text
-        )
+        assert f"Right guesses of two: at most {guess}" in text
         assert "The same noise, read three ways" in text
         assert "Shape of the noise" in text
         assert "Guard: every shift of the output by up to" in text
@@ -193,6 +203,15 @@ def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
         assert words not in text_of(public)
 
 
+def check_shares(text, held, plain, between):
+    """Each statistic stands in the table with its noise as a share of isotropic noise."""
+    names = held.statement["scenario"]["query"]["names"]
+    stds, others = (c.statement["noise"]["std_by_coordinate"] for c in (held, plain))
+    for name, std, other in zip(names, stds, others, strict=True):
+        (found,) = re.findall(rf"{re.escape(name)} {rounded(std)} {between} ([\d.]+) %", text)
+        assert float(found) == pytest.approx(100 * std / other, rel=0.006)
+
+
 def test_a_comparison_tells_the_share_of_isotropic_noise(case, whole):
     """It belongs to the certificate by the noise of one of our unsliced forms."""
     held, plain = whole["renyi", "fitted"][0], whole["renyi", "isotropic"][0]
@@ -205,14 +224,7 @@ def test_a_comparison_tells_the_share_of_isotropic_noise(case, whole):
     put(case / "comparison.json", document | {"rows": ours})
     held.save(case / "shaped.json")
     page = internal_page(files(case, ["shaped.json", "comparison.json"])).decode()
-    stds, others = (c.statement["noise"]["std_by_coordinate"] for c in (held, plain))
-    for name, std, other in zip(
-        held.statement["scenario"]["query"]["names"], stds, others, strict=True
-    ):
-        (found,) = re.findall(
-            rf"{re.escape(name)} {rounded(std)} [^%]* % ([\d.]+) %", text_of(page)
-        )
-        assert float(found) == pytest.approx(100 * std / other, rel=0.006)
+    check_shares(text_of(page), held, plain, "[^%]* %")
 
 
 def test_the_share_of_isotropic_noise_needs_no_comparison_for_gaussian_priors(tmp_path):
@@ -229,14 +241,9 @@ def test_the_share_of_isotropic_noise_needs_no_comparison_for_gaussian_priors(tm
         certify_release(scenario, target, shape=kind) for kind in ("fitted", "isotropic")
     )
     held.save(tmp_path / "c.json")
-    text = text_of(internal_page([tmp_path / "c.json"]).decode())
-    stds, others = (c.statement["noise"]["std_by_coordinate"] for c in (held, plain))
-    for name, std, other in zip(query.names, stds, others, strict=True):
-        (found,) = re.findall(
-            rf"{re.escape(name)} {rounded(std)} [\d.,]+ ± [\d.,]+ ([\d.]+) %", text
-        )
-        assert float(found) == pytest.approx(100 * std / other, rel=0.006)
-    assert "share of isotropic noise" not in text_of(public_page([tmp_path / "c.json"]).decode())
+    internal, public = editions(tmp_path / "c.json")
+    check_shares(internal, held, plain, r"[\d.,]+ ± [\d.,]+")
+    assert "share of isotropic noise" not in public
 
 
 def test_symbols_are_explained_last(made, internal, public):
@@ -287,11 +294,7 @@ def test_no_number_of_the_evidence_of_shaped_noise_is_public(whole, kind):
     for row in verdict(held).statistics:
         numbers += [row.difference, row.constant_error, row.size]
     forms = {form for x in numbers if x > 0 for form in roundings(float(x))}
-    stated = public_numbers(held.to_json())
-    stds = held.statement["noise"]["std_by_coordinate"]
-    derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.959964)}
-    explained = {form for x in stated | derived for form in roundings(abs(x))}
-    explained |= tokens("".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir()))
+    explained = stated_tokens([held.to_json()])
     data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', public)[1])
     # The public matrix tells the correlations; its picture has coordinates on the page.
     explained |= {text.lstrip("-") for row in data["correlations"] for text in row}
@@ -408,12 +411,10 @@ def test_every_certificate_says_how_to_check_it(made, make):
 def test_a_signature_and_insecure_noise_are_said(tmp_path, scenario, profile, certificate):
     private, _ = new_key_pair()
     sign(certificate, private).save(tmp_path / "signed.json")
-    signed = text_of(public_page([tmp_path / "signed.json"]).decode())
-    assert "with --key public.pem the signature is checked" in signed
+    assert "with --key public.pem the signature is checked" in editions(tmp_path / "signed.json")[1]
     target = certificate.guarantee.along(profile)
     certify_release(scenario, target, noise=SeededTestNoise(seed=1)).save(tmp_path / "c.json")
-    for make in (internal_page, public_page):
-        text = text_of(make([tmp_path / "c.json"]).decode())
+    for text in editions(tmp_path / "c.json"):
         assert "INSECURE: the noise comes from a seeded test" in text
 
 
@@ -428,13 +429,37 @@ def test_an_average_over_batch_draws_promises_nothing_about_the_run(tmp_path):
         target=Guarantee.average_over_batches(order=16, epsilon=1.0),
     )
     certify_training(plan, data="cifar10").save(tmp_path / "c.json")
-    for make in (internal_page, public_page):
-        text = text_of(make([tmp_path / "c.json"]).decode())
+    for text in editions(tmp_path / "c.json"):
         assert "about the run that took place nothing is promised" in text
         assert "on average over batch draws only" in text
         assert "No useful bound on guessing can be stated" in text
         for claim in ("Anyone who sees the model", "guesses right", "right guesses", "can tell"):
             assert claim not in text
+
+
+@pytest.mark.soundness
+def test_the_failure_probability_of_training_stands_beside_its_numbers(tmp_path):
+    """Not only among the limits: how many records differ was bounded by a simulation."""
+    plan = plan_training(
+        differing=mostly_at_most(4, tail_probability=1e-4, failure_probability=0.02),
+        sampling=Poisson(n_records=500, rate=0.5),
+        clip_norm=1.0,
+        n_steps=12,
+        accountant=LogMoment(),
+        target=Guarantee.epsilon_delta(4.0, 1e-3),
+    )
+    held, doubt = certify_training(plan, data="digits", deltas=(1e-3,)), "with probability 0.02."
+    held.save(tmp_path / "c.json")
+    for text in (
+        *editions(tmp_path / "c.json"),
+        text_of(label_page([tmp_path / "c.json"]).decode()),
+    ):
+        guesses = text[text.index("at most 74.4 %") :]
+        assert f"All of this holds except {doubt}" in guesses[: guesses.index("oise")]
+    facts = {"name": "n", "curator": "c", "intended_use": "u", "region": "r", "author": "a"}
+    facts |= {"curator_type": "Government", "published": "2026-11-17"}
+    loss = registry_record(held, DeploymentFacts(**facts))["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters_details"].endswith(doubt)
 
 
 def save(path, worlds, target, *, query=None, **options):
@@ -445,7 +470,7 @@ def save(path, worlds, target, *, query=None, **options):
     if options:
         scenario = scenario if query.range else scenario.with_sampled_priors()
     certify_release(scenario, target, **options).save(path)
-    return [text_of(make([path]).decode()) for make in (internal_page, public_page)]
+    return editions(path)
 
 
 def points(first, second):
@@ -551,7 +576,7 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind, worlds):
 def test_curves_of_others(case, curves, legend, words):
     """Curves on top of each other share a line; those of no noise are in the table alone."""
     document = json.loads((case / "comparison.json").read_text()) | {"noise_curves": curves}
-    (case / "comparison.json").write_text(json.dumps(document), encoding="utf-8")
+    put(case / "comparison.json", document)
     page = internal_page(files(case, ("certificate.json", "comparison.json"))).decode()
     figure = page[page.index("Noise of all mechanisms against ε") :]
     assert re.findall(r"</svg>([^<]+)</li>", figure[: figure.index("</ul>")]) == legend
@@ -618,12 +643,12 @@ def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
 def test_a_refuted_claim_is_an_alarm(case):
     document = json.loads((case / "audit.json").read_text())
     document["verdicts"][0]["lower_bound"] = 5.0
-    (case / "audit.json").write_text(json.dumps(document))
+    put(case / "audit.json", document)
     page = internal_page(files(case, ["certificate.json", "audit.json"])).decode()
     assert "REFUTED by an audit: (4, 1)-Joint-SRPP. Do not rely on it." in text_of(page)
     assert page.index('role="alert"') < page.index('class="cards"')
     document = json.loads((case / "verdict.json").read_text())
-    (case / "verdict.json").write_text(json.dumps(document | {"lower_bound": 5.0}))
+    put(case / "verdict.json", document | {"lower_bound": 5.0})
     page = internal_page(files(case, ["trained.json", "verdict.json"])).decode()
     assert "REFUTED by an audit: (8, 4)-RPP, whole run." in text_of(page)
 
@@ -648,14 +673,14 @@ def test_both_rules_are_drawn_and_the_certificate_has_its_name(
 ):
     target = Guarantee.joint(order=4, epsilon=1.0, profile=profile)
     certify_release(scenario, target, method=method).save(tmp_path / "c.json")
-    text = text_of(internal_page([tmp_path / "c.json"]).decode())
+    text, _ = editions(tmp_path / "c.json")
     assert f"{name} (this certificate) {other}" in text
     assert f"{other} (this" not in text
 
 
 def test_several_runs_have_a_page_without_a_slider(tmp_path, trained):
     compose([trained, trained]).save(tmp_path / "c.json")
-    text = text_of(internal_page([tmp_path / "c.json"]).decode())
+    text, _ = editions(tmp_path / "c.json")
     assert "2 training runs on “digits”" in text
     assert "If ε were different" not in text
 
@@ -708,8 +733,7 @@ def test_pairs_that_are_not_all_are_named(tmp_path):
     scenario = Scenario.from_groups(table, query=query, pairs=[("a", "b")], secret="g")
     target = Guarantee.joint(order=4, epsilon=0.5, profile=FiniteProfile.axes(dim=1))
     certify_release(scenario, target, earlier_releases=("ab" * 32,)).save(tmp_path / "c.json")
-    for make in (public_page, internal_page):
-        text = text_of(make([tmp_path / "c.json"]).decode())
+    for text in editions(tmp_path / "c.json"):
         for words in (
             "two protected values",
             "Must not be told apart: a / b. No other pair is protected.",

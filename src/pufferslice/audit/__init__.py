@@ -2,7 +2,6 @@
 """Audits: lower bounds by attack, which may refute a claim and never prove one."""
 
 from pufferslice.audit.divergence import audit_line, bound_epsilon
-from pufferslice.audit.inference import Inference, infer_secrets
 from pufferslice.audit.membership import (
     MembershipAudit,
     ShadowModels,
@@ -15,11 +14,8 @@ from pufferslice.audit.membership import (
 )
 from pufferslice.audit.property import (
     Probes,
-    PropertyAttack,
     PropertyAudit,
-    attack_property,
     audit_property,
-    records_leaked,
 )
 from pufferslice.audit.release import (
     Audit,
@@ -31,40 +27,31 @@ from pufferslice.audit.release import (
 )
 from pufferslice.audit.training import (
     TrainingRuns,
-    audit_released,
     audit_training,
-    train_repeatedly,
 )
 from pufferslice.audit.verdict import Verdict
 
 __all__ = [
     "Audit",
-    "Inference",
     "MembershipAudit",
     "Outputs",
     "Probes",
-    "PropertyAttack",
     "PropertyAudit",
     "ShadowModels",
     "TrainingRuns",
     "Verdict",
-    "attack_property",
     "audit_line",
     "audit_membership",
     "audit_outputs",
     "audit_property",
     "audit_release",
-    "audit_released",
     "audit_training",
     "bound_epsilon",
     "draw_outputs",
-    "infer_secrets",
     "likelihood_ratio_scores",
     "loss_scores",
     "margin_scores",
     "offline_likelihood_ratio_scores",
-    "records_leaked",
     "roc_auc",
     "supplied_outputs",
-    "train_repeatedly",
 ]

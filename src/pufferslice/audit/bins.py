@@ -2,14 +2,16 @@
 """Bins along a line: candidate edges, counts, bounds on probabilities, the best partition."""
 
 import functools
-import math
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.kernels import kernel
 from pufferslice.sensitivity.concentration import clopper_pearson
+
+Numbers = TypeVar("Numbers", float, Floats)
+"""One count or an array of them."""
 
 ROUNDING: Final = 2.0**-32
 """Bounds how much the probability of a bin differs between outputs and real numbers.
@@ -96,29 +98,19 @@ def upper_share(count: int, n_outputs: int, share: float) -> float:
 
 
 @kernel
-def likely_lower(count: float, n_outputs: float, quantile: float) -> float:
+def likely_lower(count: Numbers, n_outputs: float, quantile: float) -> Numbers:
     """A prediction of `lower_share` for choices, never a bound."""
-    spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
-    return max(0.0, math.sqrt(max(0.0, count)) - spread) ** 2 / n_outputs
+    spread = quantile / 2 * np.sqrt(np.maximum(0.0, 1.0 - count / n_outputs))
+    share: Numbers = np.maximum(0.0, np.sqrt(np.maximum(0.0, count)) - spread) ** 2 / n_outputs
+    return share
 
 
 @kernel
-def likely_upper(count: float, n_outputs: float, quantile: float) -> float:
+def likely_upper(count: Numbers, n_outputs: float, quantile: float) -> Numbers:
     """A prediction of `upper_share` for choices, never a bound."""
-    spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
-    return min(1.0, (math.sqrt(count + 0.75) + spread) ** 2 / n_outputs)
-
-
-@kernel
-def likely_lowers(counts: Floats, n_outputs: float, quantile: float) -> Floats:
-    """`likely_lower` of every count."""
-    return np.array([likely_lower(count, n_outputs, quantile) for count in counts])
-
-
-@kernel
-def likely_uppers(counts: Floats, n_outputs: float, quantile: float) -> Floats:
-    """`likely_upper` of every count."""
-    return np.array([likely_upper(count, n_outputs, quantile) for count in counts])
+    spread = quantile / 2 * np.sqrt(np.maximum(0.0, 1.0 - count / n_outputs))
+    share: Numbers = np.minimum(1.0, (np.sqrt(count + 0.75) + spread) ** 2 / n_outputs)
+    return share
 
 
 @kernel

@@ -16,19 +16,25 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.checks import check_between, check_count, check_finite
+from pufferslice._core.checks import (
+    check_between,
+    check_count,
+    check_finite,
+    check_unique,
+    is_a,
+)
 from pufferslice._core.threads import in_threads
 from pufferslice.audit.bins import (
     best_partition,
     bin_counts,
     candidate_edges,
-    likely_lowers,
-    likely_uppers,
+    likely_lower,
+    likely_upper,
     lower_share,
     sorted_counts,
     upper_share,
 )
-from pufferslice.audit.verdict import Quantity, Verdict
+from pufferslice.audit.verdict import Quantity, Verdict, fewest
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
@@ -46,8 +52,8 @@ _NO_SPREAD: Final = 1e-12
 
 _LIKELY_BINS: Final = 12
 _LINES_AT_ONCE: Final = 16
-_MOST_OUTPUTS: Final = 2**62
-
+_LARGEST_EXPONENT: Final = 700.0
+"""Of e, so that the power is a float."""
 
 Pair = tuple[Floats, Floats]
 """Sorted values along a line under the first and the second secret."""
@@ -133,6 +139,10 @@ class Lines(NamedTuple):
     coordinates: Callable[[Floats], Floats] | None = None
     """Maps outputs to what the directions are of, row by row; scaled coordinates without it."""
 
+    def only(self, where: int) -> "Lines":
+        """One of the directions."""
+        return self._replace(directions=self.directions[[where]], names=[self.names[where]])
+
     def along(self, values: Floats, which: slice = slice(None)) -> Floats:
         """Outputs along each direction, one row per direction."""
         mapped = values if self.coordinates is None else self.coordinates(values)
@@ -198,22 +208,23 @@ class RenyiTest:
         first, second = (sorted_counts(edges, values).astype(np.float64) for values in pilot)
         scale = (sizes[0] / len(pilot[0]), sizes[1] / len(pilot[1]))
         n_outputs = (float(sizes[0]), float(sizes[1]))
-        quantile = -float(ndtri(share))
-        moment, ends = best_partition((first, second), n_outputs, self.order, quantile, scale)
-        return LinePlan(edges[ends[:-1] == 1], self._divergence(moment))
+        quantile, order = -float(ndtri(share)), self._order(sizes[1], share)
+        moment, ends = best_partition((first, second), n_outputs, order, quantile, scale)
+        return LinePlan(edges[ends[:-1] == 1], _divergence(order, moment))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
         """Lower bound on the divergence of the first distribution from the second."""
         if not len(plan.edges):
             return 0.0
         n_first, n_second = (int(count.sum()) for count in counts)
+        order = self._order(n_second, share)
         moment = math.fsum(
-            lower_share(int(p), n_first, share) ** self.order
-            * upper_share(int(q), n_second, share) ** (1 - self.order)
+            lower_share(int(p), n_first, share) ** order
+            * upper_share(int(q), n_second, share) ** (1 - order)
             for p, q in zip(*counts, strict=True)
             if p
         )
-        return self._divergence(moment)
+        return _divergence(order, moment)
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
         """The bound if no bin has outputs of both distributions."""
@@ -222,8 +233,17 @@ class RenyiTest:
             return 0.0
         return max(0.0, self.order * math.log(low) / (self.order - 1) - math.log(high))
 
-    def _divergence(self, moment: float) -> float:
-        return max(0.0, math.log(moment) / (self.order - 1)) if moment > 0 else 0.0
+    def _order(self, n_outputs: int, share: float) -> float:
+        """The largest order up to this one whose moments are floats.
+
+        A divergence grows with its order, so a lower bound at a smaller order is one at this order.
+        """
+        largest_ratio = -math.log(upper_share(0, n_outputs, share))
+        return min(self.order, _LARGEST_EXPONENT / max(1.0, largest_ratio))
+
+
+def _divergence(order: float, moment: float) -> float:
+    return max(0.0, math.log(moment) / (order - 1)) if moment > 0 else 0.0
 
 
 @final
@@ -250,10 +270,10 @@ class ThresholdTest:
 
         def predicted(p: Integers, q: Integers) -> Floats:
             expected = p.astype(np.float64) * (sizes[0] / len(pilot[0]))
-            low = likely_lowers(expected, float(sizes[0]), quantile)
+            low = likely_lower(expected, float(sizes[0]), quantile)
             # Half a count more, because an empty pilot bin is not an empty bin.
             counts = np.minimum((q + 0.5) * (sizes[1] / len(pilot[1])), sizes[1])
-            return self.value(low, likely_uppers(counts, float(sizes[1]), quantile))
+            return self.value(low, likely_upper(counts, float(sizes[1]), quantile))
 
         values = np.concatenate([predicted(*above), predicted(*below)])
         best = int(values.argmax())
@@ -317,10 +337,14 @@ class Aggregation(NamedTuple):
     """Of the event that the aggregate of true numbers is above the claimed number."""
 
 
+_ALONE: Final = Aggregation("", np.ones(1), lambda values: float(values[0]))
+"""Of a single line."""
+
+
 def mean_over(weights: Floats) -> Aggregation:
     """The mean over the slices: of divergences, of epsilons, or of deltas. Source: def:ave_srd."""
     return Aggregation(
-        words=f"average over {len(weights)} slices",
+        words=f", average over {len(weights)} slices",
         weights=weights,
         of=lambda values: float(aggregate_average(values, weights)),
     )
@@ -329,14 +353,14 @@ def mean_over(weights: Floats) -> Aggregation:
 def joint_over(weights: Floats, order: float) -> Aggregation:
     """The log-moment over the slices of Rényi divergences. Source: def:joint_srd."""
     return Aggregation(
-        words=f"joint over {len(weights)} slices",
+        words=f", joint over {len(weights)} slices",
         weights=weights,
         of=lambda values: float(aggregate_joint(order, values, weights)),
     )
 
 
 def mean_over_sphere(
-    n_directions: int, *, cap: float, failure_probability: float, n_comparisons: int
+    n_directions: int, cap: float, failure_probability: float, n_comparisons: int
 ) -> Aggregation:
     """The mean over all directions, from a random draw of them (Hoeffding).
 
@@ -346,7 +370,7 @@ def mean_over_sphere(
     """
     width = cap * dkw_halfwidth(n_directions, split(failure_probability, n_comparisons))
     return Aggregation(
-        words=f"average over the sphere, from {n_directions} slices",
+        words=f", average over the sphere, from {n_directions} slices",
         weights=np.full(n_directions, 1 / n_directions),
         of=lambda values: max(0.0, float(np.minimum(values, cap).mean()) - width),
         failure_probability=failure_probability,
@@ -369,7 +393,7 @@ def audit_line(
     by a rule that does not depend on them.
 
     Guarantee: the bound is at most the Rényi divergence of the released outputs, with `confidence`.
-    Needs: independent numbers; the claim bounds both orders.
+    Needs: independent numbers; the claim is about the whole output and bounds both orders.
 
     >>> rng = np.random.default_rng(0)
     >>> claim = Guarantee.unsliced(order=2, epsilon=1.0)
@@ -377,6 +401,13 @@ def audit_line(
     >>> audit_line(*worlds, claim, confidence=0.95, seed=0).outcome
     'refuted'
     """
+    if not is_a(claim, Guarantee) or claim.notion != "unsliced":
+        raise ArgumentError(
+            "claim must be a Rényi guarantee of the whole output, as of Guarantee.unsliced; one "
+            f"line cannot refute {claim}"
+        )
+    check_unique("pair", pair)
+    check_between(0, 1, confidence=confidence)
     test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
     candidates = _along_one_line(first, second, pair=pair, line=line, seed=seed)
     verdict = audit_lines(candidates, test, claimed, confidence=confidence)
@@ -397,7 +428,7 @@ def bound_epsilon(
     >>> bound_epsilon(*worlds, delta=1e-5, confidence=0.95, seed=0) > 2
     True
     """
-    check_between(0, 1, delta=delta)
+    check_between(0, 1, delta=delta, confidence=confidence)
     claimed = Claimed(f"epsilon at delta {delta:g}", "epsilon", 0.0)
     candidates = _along_one_line(first, second, pair=("first", "second"), line="", seed=seed)
     return audit_lines(candidates, epsilon_test(delta), claimed, confidence=confidence).lower_bound
@@ -433,36 +464,20 @@ def audit_slices(
     `confidence`.
     Needs: independent outputs. Source: def:ave_srd, def:joint_srd.
     """
-    n_lines = len(lines.names)
-    check_between(0, 1, confidence=confidence)
     failure = 1 - confidence - aggregation.failure_probability
-    share = split(failure, 2 * _LIKELY_BINS * n_lines)
+    share = split(failure, 2 * _LIKELY_BINS * len(lines.names))
     parts = list({id(part): part for each in comparisons for part in each.outputs}.values())
     sorted_pilots = in_threads(lambda part: np.sort(lines.along(part.pilot), axis=1), parts)
     pilots = {id(part): pilot for part, pilot in zip(parts, sorted_pilots, strict=True)}
 
-    def planned(comparison: Comparison) -> list[LinePlan]:
-        first, second = (pilots[id(part)] for part in comparison.outputs)
-        pairs = zip(first, second, strict=True)
-        return [test.plan(pair, comparison.sizes, share) for pair in pairs]
+    def choice(comparison: Comparison) -> _Choice:
+        pairs = zip(*(pilots[id(part)] for part in comparison.outputs), strict=True)
+        plans = [test.plan(pair, comparison.sizes, share) for pair in pairs]
+        promise = aggregation.of(np.array([plan.promise for plan in plans]))
+        return _Choice(promise, comparison, lines, plans)
 
-    all_plans = in_threads(planned, comparisons)
-    promises = [aggregation.of(np.array([p.promise for p in plans])) for plans in all_plans]
-    best = int(np.argmax(promises))
-    chosen = comparisons[best]
-    bounds = _bounds(chosen, lines, all_plans[best], test, failure)
-    reach = test.reach(chosen.sizes, split(failure, 4 * n_lines))
-    return Verdict(
-        **claimed._asdict(),
-        statistic=f"{test.statistic}, {aggregation.words}",
-        lower_bound=aggregation.of(bounds),
-        confidence=confidence,
-        refutable_below=aggregation.of(np.full(n_lines, reach)),
-        n_outputs=chosen.n_outputs,
-        pair=chosen.pair,
-        prior=chosen.prior,
-        line=lines.names[int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))],
-    )
+    choices = in_threads(choice, comparisons)
+    return _verdict(choices, test, claimed, aggregation, confidence)
 
 
 def audit_lines(
@@ -478,30 +493,47 @@ def audit_lines(
     divergence than the output, so the bound holds for the whole output.
     Needs: independent outputs, and lines that do not depend on the counted ones.
     """
-    check_between(0, 1, confidence=confidence)
-    failure = 1 - confidence
-    share = split(failure, 2 * _LIKELY_BINS)
-    plans = []
+    share = split(1 - confidence, 2 * _LIKELY_BINS)
+    choices = []
     for comparison, lines in candidates:
-        first, second = (np.sort(lines.along(part.pilot), axis=1) for part in comparison.outputs)
-        for where, pair in enumerate(zip(first, second, strict=True)):
-            plans.append((test.plan(pair, comparison.sizes, share), comparison, lines, where))
-    if not plans:
-        raise ArgumentError(
-            "there is no line to audit; candidates must hold at least one, got none"
-        )
-    plan, chosen, lines, where = max(plans, key=lambda entry: entry[0].promise)
-    line = lines._replace(directions=lines.directions[[where]])
+        pilots = (np.sort(lines.along(part.pilot), axis=1) for part in comparison.outputs)
+        for where, pair in enumerate(zip(*pilots, strict=True)):
+            plan = test.plan(pair, comparison.sizes, share)
+            choices.append(_Choice(plan.promise, comparison, lines.only(where), [plan]))
+    return _verdict(choices, test, claimed, _ALONE, confidence)
+
+
+class _Choice(NamedTuple):
+    """One comparison along some lines, and where they are cut."""
+
+    promise: float
+    comparison: Comparison
+    lines: Lines
+    plans: Sequence[LinePlan]
+
+
+def _verdict(
+    choices: Sequence[_Choice],
+    test: LineTest,
+    claimed: Claimed,
+    aggregation: Aggregation,
+    confidence: float,
+) -> Verdict:
+    """The verdict by the counted outputs of the choice that promises most."""
+    _, comparison, lines, plans = max(choices, key=lambda choice: choice.promise)
+    failure = 1 - confidence - aggregation.failure_probability
+    bounds = _bounds(comparison, lines, plans, test, failure)
+    reach = test.reach(comparison.sizes, split(failure, 4 * len(plans)))
     return Verdict(
         **claimed._asdict(),
-        statistic=test.statistic,
-        lower_bound=float(_bounds(chosen, line, [plan], test, failure)[0]),
+        statistic=test.statistic + aggregation.words,
+        lower_bound=aggregation.of(bounds),
         confidence=confidence,
-        refutable_below=test.reach(chosen.sizes, split(failure, 4)),
-        n_outputs=chosen.n_outputs,
-        pair=chosen.pair,
-        prior=chosen.prior,
-        line=lines.names[where],
+        refutable_below=aggregation.of(np.full(len(plans), reach)),
+        n_outputs=comparison.n_outputs,
+        pair=comparison.pair,
+        prior=comparison.prior,
+        line=lines.names[int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))],
     )
 
 
@@ -533,16 +565,7 @@ def outputs_needed(test: LineTest, claimed: float, n_lines: int, confidence: flo
         n_counted = n_outputs - math.ceil(PILOT_SHARE * n_outputs)
         return test.reach((n_counted, n_counted), share) > claimed
 
-    high = FEWEST_OUTPUTS
-    while not reaches(high):
-        high *= 2
-        if high > _MOST_OUTPUTS:
-            return None
-    low = high // 2
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return max(high, FEWEST_OUTPUTS)
+    return fewest(reaches, least=FEWEST_OUTPUTS, parts=100)
 
 
 def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) -> None:

@@ -4,28 +4,21 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, TypeVar, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import (
-    check_above,
-    check_between,
-    check_count,
-    check_finite,
-    check_probabilities,
-)
+from pufferslice._core.checks import check_above
 from pufferslice._core.text import quoted
 from pufferslice.audit.verdict import json_values
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ScenarioError
 from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
     GaussianMixture,
-    SampledDistribution,
 )
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity.concentration import clopper_pearson
@@ -33,6 +26,7 @@ from pufferslice.sensitivity.whitening import Shape
 
 Attack = Literal["gaussian_map", "likelihood_ratio"]
 PriorKind = Literal["natural", "balanced"]
+Values = TypeVar("Values")
 
 _ENTRIES_AT_ONCE: Final = 2**21
 _MOST_ENTRIES: Final = 2**27
@@ -50,15 +44,6 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
-
-
-class Counted(NamedTuple):
-    """The result of the trials of an attack."""
-
-    n_trials: int
-    accuracy: Interval
-    prior_accuracy: Interval
-    advantage: Interval
 
 
 @final
@@ -101,7 +86,7 @@ def gaussian_scores(
     $\hat s(y) = \arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
     """
     check_above(0, noise_std=noise_std)
-    means = np.array([mean_of(distribution) for distribution in distributions])
+    means = np.array([_known(distribution.mean) for distribution in distributions])
     return _gaussian_kernel(outputs, means, noise_std)
 
 
@@ -116,55 +101,6 @@ def likelihood_scores(
     check_above(0, noise_std=noise_std)
     columns = [_log_likelihood(outputs, distribution, noise_std) for distribution in distributions]
     return np.stack(columns, axis=1)
-
-
-def attack_secrets(
-    scores: Mapping[str, Floats], shares: Mapping[str, float], *, seed: int, confidence: float
-) -> Counted:
-    """Draw secrets by `shares`, guess each from one of its outputs, and count.
-
-    `scores[s]` are the log likelihoods of outputs under s, columns in the order of `shares`. Every
-    output is used at most once, so the trials are independent and Clopper-Pearson applies.
-
-    Guarantee: each interval fails with probability at most 1 - `confidence`.
-    """
-    check_between(0, 1, confidence=confidence)
-    secrets = list(shares)
-    if len(secrets) < 2:
-        raise ArgumentError(f"shares must name at least two secrets, got {len(secrets)}")
-    for secret in secrets:
-        if secret not in scores:
-            raise ArgumentError(
-                f"there are no scores of outputs under secret {quoted(secret)}; scores must have "
-                "an array for each secret of shares"
-            )
-        if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
-            raise ArgumentError(
-                f"scores must have one column for each of {len(secrets)} secrets, got "
-                f"{scores[secret].shape} under {quoted(secret)}"
-            )
-        check_finite(scores=scores[secret])
-    probabilities = np.array([shares[secret] for secret in secrets])
-    check_probabilities(shares=probabilities, length=len(secrets))
-    # Enough outputs whichever secrets are drawn; the number does not depend on the draw.
-    n_trials = min(len(scores[secret]) for secret in secrets)
-    exact = probabilities / probabilities.sum()
-    labels = np.random.default_rng(seed).choice(len(secrets), size=n_trials, p=exact)
-    with np.errstate(divide="ignore"):
-        weights = np.log(probabilities)
-    n_right = 0
-    for index, secret in enumerate(secrets):
-        n_used = int(np.count_nonzero(labels == index))
-        guesses = (scores[secret][:n_used] + weights).argmax(axis=1)
-        n_right += int(np.count_nonzero(guesses == index))
-    n_likeliest = int(np.count_nonzero(labels == probabilities.argmax()))
-    accuracy, prior_accuracy = (
-        Interval(n / n_trials, *clopper_pearson(n, n_trials, 1 - confidence))
-        for n in (n_right, n_likeliest)
-    )
-    top = float(probabilities.max())
-    advantage = Interval(accuracy.value - top, accuracy.low - top, accuracy.high - top)
-    return Counted(n_trials, accuracy, prior_accuracy, advantage)
 
 
 def infer_secrets(
@@ -182,44 +118,76 @@ def infer_secrets(
     likelihood-ratio attack uses fewer outputs if the distributions have very many atoms. Noise with
     a shape is isotropic once outputs and prior are whitened, see `whitened_prior`.
     """
-    check_count(0, seed=seed)
-    secrets = tuple(secret for secret in prior.distributions if secret in outputs)
-    if len(secrets) < 2:
-        raise ArgumentError("outputs must be of at least two secrets, got those of one or none")
-    distributions = [prior.distributions[secret] for secret in secrets]
+    secrets = tuple(prior.distributions)
+    distributions = list(prior.distributions.values())
     n_atoms = sum(max(1, distribution.n_samples) for distribution in distributions)
     most = max(1, _MOST_ENTRIES // (n_atoms * len(secrets)))
-    scores: dict[Attack, dict[str, Floats]] = {
-        "gaussian_map": {
-            secret: gaussian_scores(outputs[secret], distributions, noise_std) for secret in secrets
-        },
-        "likelihood_ratio": {
-            secret: likelihood_scores(outputs[secret][:most], distributions, noise_std)
+    scores: dict[Attack, list[Floats]] = {
+        "gaussian_map": [
+            gaussian_scores(outputs[secret], distributions, noise_std) for secret in secrets
+        ],
+        "likelihood_ratio": [
+            likelihood_scores(outputs[secret][:most], distributions, noise_std)
             for secret in secrets
-        },
+        ],
     }
-    subsets = [*map(tuple, pairs), *([secrets] if len(secrets) > 2 else [])]
     inferences = []
-    for attack, subset in itertools.product(scores, subsets):
+    for attack, subset in itertools.product(scores, [*pairs, *([secrets] if secrets[2:] else [])]):
         columns = [secrets.index(secret) for secret in subset]
-        chosen = {secret: scores[attack][secret][:, columns] for secret in subset}
-        total = sum(prior.secret_probability(secret) for secret in subset)
-        shares: dict[PriorKind, dict[str, float]] = {
-            "natural": {secret: prior.secret_probability(secret) / total for secret in subset},
-            "balanced": dict.fromkeys(subset, 1 / len(subset)),
+        chosen = [scores[attack][column][:, columns] for column in columns]
+        natural = [prior.secret_probability(secret) for secret in subset]
+        shares: dict[PriorKind, list[float]] = {
+            "natural": [share / sum(natural) for share in natural],
+            "balanced": [1 / len(subset)] * len(subset),
         }
-        for prior_kind, kind_shares in shares.items():
-            counted = attack_secrets(chosen, kind_shares, seed=seed, confidence=confidence)
+        for kind, kind_shares in shares.items():
+            n_trials, accuracy, prior_accuracy, advantage = attack_secrets(
+                chosen, np.array(kind_shares), seed=seed, confidence=confidence
+            )
             inference = Inference(
                 attack=attack,
                 prior=prior.name,
-                prior_kind=prior_kind,
-                secrets=subset,
+                prior_kind=kind,
+                secrets=tuple(subset),
+                n_trials=n_trials,
+                accuracy=accuracy,
+                prior_accuracy=prior_accuracy,
+                advantage=advantage,
                 confidence=confidence,
-                **counted._asdict(),
             )
             inferences.append(inference)
     return tuple(inferences)
+
+
+def attack_secrets(
+    scores: Sequence[Floats], shares: Floats, *, seed: int, confidence: float
+) -> tuple[int, Interval, Interval, Interval]:
+    """Draw secrets by `shares`, guess each from one of its outputs, and count.
+
+    `scores[i]` are the log likelihoods of outputs under secret i, a column for each secret. Every
+    output is used at most once, so the trials are independent and Clopper-Pearson applies. Returns
+    the number of trials, accuracy, accuracy of the likeliest secret, and advantage.
+
+    Guarantee: each interval fails with probability at most 1 - `confidence`.
+    """
+    # Enough outputs whichever secrets are drawn; the number does not depend on the draw.
+    n_trials = min(map(len, scores))
+    labels = np.random.default_rng(seed).choice(len(shares), size=n_trials, p=shares / shares.sum())
+    with np.errstate(divide="ignore"):
+        weights = np.log(shares)
+    n_right = 0
+    for index, rows in enumerate(scores):
+        n_used = int(np.count_nonzero(labels == index))
+        guesses = (rows[:n_used] + weights).argmax(axis=1)
+        n_right += int(np.count_nonzero(guesses == index))
+    n_likeliest = int(np.count_nonzero(labels == shares.argmax()))
+    accuracy, prior_accuracy = (
+        Interval(n / n_trials, *clopper_pearson(n, n_trials, 1 - confidence))
+        for n in (n_right, n_likeliest)
+    )
+    top = float(shares.max())
+    advantage = Interval(accuracy.value - top, accuracy.low - top, accuracy.high - top)
+    return n_trials, accuracy, prior_accuracy, advantage
 
 
 def whitened_prior(prior: Prior, shape: Shape, center: Floats) -> Prior:
@@ -232,35 +200,26 @@ def whitened_prior(prior: Prior, shape: Shape, center: Floats) -> Prior:
 
 
 def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distribution:
+    def gaussian(part: GaussianDistribution) -> GaussianDistribution:
+        cov = shape.whitening @ part.cov @ shape.whitening.T
+        mean = shape.whitened(part.mean[None], center)[0]
+        return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
+
     if isinstance(distribution, GaussianDistribution):
-        return _whitened_gaussian(distribution, shape, center)
+        return gaussian(distribution)
     if isinstance(distribution, GaussianMixture):
-        components = [_whitened_gaussian(part, shape, center) for part in distribution.components]
-        return attrs.evolve(distribution, components=components)
-    if isinstance(distribution, FiniteDistribution | SampledDistribution):
-        return attrs.evolve(distribution, outputs=shape.whitened(distribution.outputs, center))
-    raise ScenarioError(
-        "only distributions with known values can be whitened; score the outputs yourself"
-    )
+        return attrs.evolve(distribution, components=map(gaussian, distribution.components))
+    atoms, counts = _known(distribution.atoms())
+    return FiniteDistribution(outputs=shape.whitened(atoms, center), counts=counts)
 
 
-def _whitened_gaussian(
-    distribution: GaussianDistribution, shape: Shape, center: Floats
-) -> GaussianDistribution:
-    cov = shape.whitening @ distribution.cov @ shape.whitening.T
-    mean = shape.whitened(distribution.mean[None], center)[0]
-    return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
-
-
-def mean_of(distribution: Distribution) -> Floats:
-    """Mean of a distribution of the prepared query; streamed distributions do not keep it."""
-    mean = distribution.mean
-    if mean is None:
+def _known(value: Values | None) -> Values:
+    """The mean or the atoms of a distribution, which a streamed one does not keep."""
+    if value is None:
         raise ScenarioError(
-            "streamed distributions keep counts and no values, so they have no known mean; score "
-            "the outputs yourself and use attack_secrets"
+            "streamed distributions keep counts and no values, so outputs have no known likelihood"
         )
-    return mean
+    return value
 
 
 def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: float) -> Floats:
@@ -275,13 +234,7 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
         parts = [_log_likelihood(outputs, part, noise_std) for part in distribution.components]
         weights = np.log(distribution.counts / distribution.counts.sum())
         return np.asarray(np.logaddexp.reduce(np.array(parts) + weights[:, None], axis=0))
-    known = distribution.atoms()
-    if known is None:
-        raise ScenarioError(
-            "streamed distributions keep counts and no values, so outputs have no known "
-            "likelihood; score the outputs yourself and use attack_secrets"
-        )
-    atoms, counts = known
+    atoms, counts = _known(distribution.atoms())
     shares = counts / counts.sum()
     block = max(1, _ENTRIES_AT_ONCE // len(atoms))
     result = np.empty(len(outputs))

@@ -21,7 +21,7 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_between, check_finite, check_one_of, is_a
 from pufferslice._core.text import given
 from pufferslice.audit.inference import Interval
-from pufferslice.audit.verdict import json_values
+from pufferslice.audit.verdict import fewest, json_values
 from pufferslice.errors import ArgumentError, escaped
 from pufferslice.sensitivity.concentration import clopper_pearson, split, tail_bound
 
@@ -132,7 +132,8 @@ def audit_membership(
     inside, outside = np.sort(values[flags]), np.sort(values[~flags])
     share = split(1 - confidence, 1 + 2 * len(false_positive_rates))
     smallest = min(false_positive_rates, default=1.0)
-    if smallest < 1 and len(outside) < (needed := non_members_needed(smallest, share)):
+    if smallest < 1 and _tail(len(outside), len(outside), smallest) > share:
+        needed = non_members_needed(smallest, share) or "more than can be scored"
         raise ArgumentError(
             f"too few non-members for this confidence: {len(outside)} were scored; a threshold "
             f"with at most {smallest:g} false positives needs {needed}. Score more, or use larger "
@@ -216,16 +217,14 @@ def _labelled(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Floats, Fl
     return values, flags
 
 
-def locked_flags(members: npt.ArrayLike) -> Flags:
+def locked_flags(flags: npt.ArrayLike) -> Flags:
     """A read-only copy of True and False, or 1 and 0; anything else is refused."""
-    values = np.asarray(members)
+    values = np.asarray(flags)
     if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-        raise ArgumentError(
-            f"members must be True or False for each record, got type {values.dtype}"
-        )
-    flags = values.astype(np.bool_)
-    flags.setflags(write=False)
-    return flags
+        raise ArgumentError(f"expected True or False for each record, got type {values.dtype}")
+    copied = values.astype(np.bool_)
+    copied.setflags(write=False)
+    return copied
 
 
 def check_alike(scores: Floats, members: Flags) -> None:
@@ -236,19 +235,13 @@ def check_alike(scores: Floats, members: Flags) -> None:
         )
 
 
-def non_members_needed(false_positive_rate: float, failure_probability: float) -> int:
-    """Fewest non-members with a threshold of this false-positive rate.
+def non_members_needed(false_positive_rate: float, failure_probability: float) -> int | None:
+    """Fewest non-members with a threshold of this false-positive rate; None if too many.
 
     >>> non_members_needed(0.01, 0.01)
     459
     """
-    check_between(
-        0, 1, false_positive_rate=false_positive_rate, failure_probability=failure_probability
-    )
-    needed = max(1, math.floor(math.log(failure_probability) / math.log1p(-false_positive_rate)))
-    while _tail(needed, needed, false_positive_rate) > failure_probability:
-        needed += 1
-    return needed
+    return fewest(lambda n: _tail(n, n, false_positive_rate) <= failure_probability)
 
 
 def _tail(n_non_members: int, rank: int, rate: float) -> float:

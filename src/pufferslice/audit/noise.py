@@ -8,9 +8,8 @@ $$P(Y \in I) \le 2\Phi(|I| / 2\sigma) - 1$$
 for every interval $I$: noise spreads any distribution. Values that repeat, directions with too
 little noise and tails that are cut off all put more into some interval.
 
-Noise with a shape is isotropic in whitened coordinates. Lines are chosen there and looked along in
-scaled coordinates, where outputs are rounded: $w \cdot A(y - c)$ is $A^T w \cdot y$, but for a
-constant.
+Noise with a shape is isotropic in whitened coordinates. Lines are chosen there and used in scaled
+coordinates, where outputs are rounded: $w \cdot A(y - c)$ is $A^T w \cdot y$ up to a constant.
 """
 
 import math

@@ -21,12 +21,13 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from pufferslice._core.arrays import Floats, Integers, locked
+from pufferslice._core.arrays import Floats, Integers, locked_integers
 from pufferslice._core.checks import check_between, check_count, check_finite
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit.inference import Interval
+from pufferslice.audit.membership import Flags, locked_flags
 from pufferslice.audit.training import TrainingRuns, auditable_claim, train_repeatedly
-from pufferslice.audit.verdict import Verdict, json_values
+from pufferslice.audit.verdict import Verdict, fewest, json_values
 from pufferslice.calibration.guessing import LOW_ORDERS, right_guesses, total_variation_bound
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import TrainingPlan
@@ -46,25 +47,24 @@ class Probes:
     worker of `TrainingRuns` returns them flat.
     """
 
-    labels: Integers
+    labels: Integers = attrs.field(converter=locked_integers)
     """The true class of each record, shape (n_probes,)."""
-    from_second: npt.NDArray[np.bool_]
+    from_second: Flags = attrs.field(converter=locked_flags)
     """Whether the record is typical of the second world, shape (n_probes,); of the first else."""
     n_classes: int
 
     def __attrs_post_init__(self) -> None:
         check_count(2, n_classes=self.n_classes)
-        labels, sides = np.asarray(self.labels), np.asarray(self.from_second)
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or sides.shape != labels.shape:
+        labels, sides = self.labels, self.from_second
+        if labels.ndim != 1 or sides.shape != labels.shape:
             raise ArgumentError(
-                "labels must be integers, and from_second a True or False for each of them"
+                "labels must be one integer for each probe, and from_second one True or False; got "
+                f"shapes {labels.shape} and {sides.shape}"
             )
         if not (labels.size and labels.min() >= 0 and labels.max() < self.n_classes):
             raise ArgumentError(f"labels must lie between 0 and {self.n_classes - 1}")
-        if sides.dtype != np.bool_ or sides.all() or not sides.any():
-            raise ArgumentError(
-                "from_second must be True or False, and probes must come from both worlds"
-            )
+        if sides.all() or not sides.any():
+            raise ArgumentError("from_second must mark some probes and not all: both worlds count")
 
     def log_probabilities(self, released: Floats) -> Floats:
         """What models released, as shape (n_models, n_probes, n_classes), normalised."""
@@ -151,7 +151,17 @@ def audit_property(
     probability at most 1 - `confidence`. It does not cover attacks that were not tried.
     Needs: as `audit_training`; the probes are public and independent of the runs.
     """
-    _check(runs, n_shadows=n_shadows, confidence=confidence, seed=seed, shares=shares)
+    auditable_claim(runs)
+    check_between(0, 1, confidence=confidence)
+    check_count(0, seed=seed)
+    check_count(_FEWEST, n_shadows=n_shadows)
+    if n_shadows >= runs.n_runs:
+        raise ArgumentError(
+            f"n_shadows must be less than n_runs {runs.n_runs}: the other models are attacked; got "
+            f"{n_shadows}"
+        )
+    if shares is not None:
+        records_leaked(0.5, shares)
     settings: Mapping[str, Any] = {
         "confidence": float(confidence),
         "seed": int(seed),
@@ -182,17 +192,11 @@ def attack_property(
     seed: int,
     shares: tuple[float, float] | None = None,
 ) -> PropertyAudit:
-    """The attacks on finished runs: one released vector per row, by world.
-
-    Guarantee: as `audit_property`.
-    """
-    _check(runs, n_shadows=n_shadows, confidence=confidence, seed=seed, shares=shares)
-    if any(len(values) != runs.n_runs for values in released):
-        raise ArgumentError(f"released must hold {runs.n_runs} runs of each world, as planned")
+    """The attacks on finished runs: one released vector per row, by world."""
     rng = np.random.default_rng(seed)
     shadows, attacked = [], []
     for values in released:
-        models = probes.log_probabilities(locked(values))[rng.permutation(runs.n_runs)]
+        models = probes.log_probabilities(values)[rng.permutation(runs.n_runs)]
         shadows.append(models[:n_shadows])
         attacked.append(models[n_shadows:])
     n_attacked = int(runs.n_runs) - n_shadows
@@ -201,23 +205,13 @@ def attack_property(
     for name, guess in (("loss", _loss_guesses), ("KL divergence", _divergence_guesses)):
         second = [guess(models, shadows, probes) for models in attacked]
         n_right = int(np.count_nonzero(~second[0])) + int(np.count_nonzero(second[1]))
-        accuracy = mean_interval(n_right, 2 * n_attacked, share)
-        attacks.append(
-            PropertyAttack(
-                attack=name,
-                accuracy=accuracy,
-                records_leaked=None
-                if shares is None
-                else (
-                    records_leaked(accuracy.value, shares),
-                    records_leaked(accuracy.low, shares),
-                ),
-            )
-        )
+        accuracy, leaked = mean_interval(n_right, 2 * n_attacked, share), None
+        if shares is not None:
+            leaked = records_leaked(accuracy.value, shares), records_leaked(accuracy.low, shares)
+        attacks.append(PropertyAttack(attack=name, accuracy=accuracy, records_leaked=leaked))
     best = max(attacks, key=lambda attack: attack.accuracy.low)
-    claim = auditable_claim(runs)
     verdict = Verdict(
-        claim=f"{claim}, whole run",
+        claim=f"{runs.plan.guarantee()}, whole run",
         quantity="guess",
         claimed=plan_guesses(runs.plan),
         statistic=f"right guesses of the {best.attack} attack",
@@ -295,36 +289,7 @@ def records_leaked(accuracy: float, shares: tuple[float, float]) -> int:
         apart = float(binom.cdf(below, n, low) - binom.cdf(below, n, high))
         return (1 + apart) / 2 >= accuracy
 
-    few, many = 0, 1
-    while not reaches(many):
-        few, many = many, 2 * many
-        if many > _MOST_RECORDS:
-            return _MOST_RECORDS
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if reaches(middle) else (middle, many)
-    return many
-
-
-def _check(
-    runs: TrainingRuns,
-    *,
-    n_shadows: int,
-    confidence: float,
-    seed: int,
-    shares: tuple[float, float] | None,
-) -> None:
-    auditable_claim(runs)
-    check_between(0, 1, confidence=confidence)
-    check_count(0, seed=seed)
-    check_count(_FEWEST, n_shadows=n_shadows)
-    if n_shadows >= runs.n_runs:
-        raise ArgumentError(
-            f"n_shadows must be less than n_runs {runs.n_runs}: the other models are attacked; got "
-            f"{n_shadows}"
-        )
-    if shares is not None:
-        records_leaked(0.5, shares)
+    return fewest(reaches, most=_MOST_RECORDS) or _MOST_RECORDS
 
 
 def _loss_guesses(models: Floats, shadows: list[Floats], probes: Probes) -> npt.NDArray[np.bool_]:

@@ -89,6 +89,25 @@ AUDIT_VERSION: Final = 1
 LARGEST_RATIO: Final = 2**18
 """Largest distance from the centre in noise standard deviations: integers of 64 bits."""
 
+_SPHERE_CAP: Final = 8.0
+"""Divergences along drawn directions are capped at this many times the claim."""
+
+STATED: Final = "the mean difference over the stated covariance"
+RATIO: Final = "the likelihood ratio"
+
+_MOST_RATIOS: Final = 2**23
+"""Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
+
+_NOISE_PARTS: Final = 1000
+"""One of these parts of the failure probability is for the stated noise. Its test is tight, so it
+would use all that it gets, while bounds on divergences stay far below the truth."""
+
+_SHUFFLE: Final = 2**31
+_DIRECTIONS: Final = _SHUFFLE + 1
+"""Seeds of their own: the streams of the distributions are numbered from 0."""
+_N_DIRECTIONS: Final = 1_000
+"""How many directions are drawn to test a claim along the whole sphere."""
+
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -140,11 +159,11 @@ class Outputs:
             values: dict[str, dict[str, Floats]] = {}
             for index, (prior, secret) in enumerate(facts["names"]):
                 values.setdefault(prior, {})[secret] = locked(arrays[f"values_{index}"])
+            return cls(certificate=str(facts["certificate"]), values=values)
         except _UNREADABLE as error:
             raise TableError(
                 f"{str(path)!r} does not hold outputs; write them with Outputs.save"
             ) from error
-        return cls(certificate=facts["certificate"], values=values)
 
     def __repr__(self) -> str:
         return f"Outputs(certificate='{self.certificate[:12]}…', n_outputs={self.n_outputs})"
@@ -275,26 +294,6 @@ def _check_array(array: Floats, dim: int) -> None:
     check_finite(outputs=array)
 
 
-_SPHERE_CAP: Final = 8.0
-"""Divergences along drawn directions are capped at this many times the claim."""
-
-STATED: Final = "the mean difference over the stated covariance"
-RATIO: Final = "the likelihood ratio"
-
-_MOST_RATIOS: Final = 2**23
-"""Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
-
-_NOISE_PARTS: Final = 1000
-"""One of these parts of the failure probability is for the stated noise. Its test is tight, so it
-would use all that it gets, while bounds on divergences stay far below the truth."""
-
-_SHUFFLE: Final = 2**31
-_DIRECTIONS: Final = _SHUFFLE + 1
-_N_DIRECTIONS: Final = 1_000
-"""How many directions are drawn to test a claim along the whole sphere."""
-"""Separates the shuffling of the pilot from the streams of the distributions."""
-
-
 @final
 @attrs.frozen(kw_only=True)
 class Audit:
@@ -372,7 +371,7 @@ class _Question(NamedTuple):
 
     test: LineTest
     claimed: Claimed
-    aggregation: Callable[[float, int], Aggregation] | None
+    aggregation: Callable[[float, int], Aggregation] | None = None
     """From a failure probability and the number of comparisons; None along the best line."""
 
 
@@ -509,12 +508,12 @@ def _questions(
     elif claim.is_sliced or not isinstance(claim, Guarantee):
         order, epsilon = unsliced["order"], unsliced["epsilon"]
         words = f"the unsliced bound ({in_full(order)}, {at_most(epsilon)})-RPP"
-        questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon), None))
+        questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon)))
     guess = unsliced["guess"]
     if not claim.is_sliced and not isinstance(claim, GuessGuarantee) and guess is not None:
         share = percent_at_most(guess).replace("\u00a0", " ")
         words = f"the stated right guesses of two, at most {share}"
-        questions.append(_Question(guess_test(), Claimed(words, "guess", guess), None))
+        questions.append(_Question(guess_test(), Claimed(words, "guess", guess)))
     # The smallest epsilon of every scope and delta; the larger ones follow.
     smallest: dict[tuple[str, float], float] = {}
     for view in certificate.statement["views"]:
@@ -523,8 +522,7 @@ def _questions(
     for (scope, delta), epsilon in smallest.items():
         words = f"the view ({at_most(epsilon)}, {in_full(delta)}), {scope}"
         if scope == "unsliced":
-            claimed = Claimed(words, "epsilon", epsilon)
-            questions.append(_Question(epsilon_test(delta), claimed, None))
+            questions.append(_Question(epsilon_test(delta), Claimed(words, "epsilon", epsilon)))
         elif profile is not None and epsilon > 0 and not isinstance(profile, SampledSphere):
             notion = "joint" if "joint" in scope else "average"
             questions.append(_approximate_question(words, notion, epsilon, delta, profile))
@@ -535,41 +533,30 @@ def _questions(
 
 def _main_question(claim: Claim, profile: Profile | None) -> _Question:
     if isinstance(claim, GuessGuarantee):
-        return _Question(guess_test(), Claimed(str(claim), "guess", claim.at_most), None)
+        return _Question(guess_test(), Claimed(str(claim), "guess", claim.at_most))
     if isinstance(claim, ApproximateGuarantee):
-        if profile is None:
-            claimed = Claimed(str(claim), "delta", claim.delta)
-            return _Question(delta_test(claim.epsilon), claimed, None)
         notion, epsilon, delta = claim.notion, claim.epsilon, claim.delta
         return _approximate_question(str(claim), notion, epsilon, delta, profile)
     test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
     if profile is None:
-        return _Question(test, claimed, None)
-
-    def aggregation(failure_probability: float, n_comparisons: int) -> Aggregation:
-        if isinstance(profile, SampledSphere):
-            return mean_over_sphere(
-                profile.n_directions,
-                cap=_SPHERE_CAP * claim.epsilon,
-                failure_probability=failure_probability,
-                n_comparisons=n_comparisons,
-            )
-        if claim.notion == "joint":
-            return joint_over(profile.weights, claim.order)
-        return mean_over(profile.weights)
-
-    return _Question(test, claimed, aggregation)
+        return _Question(test, claimed)
+    if isinstance(profile, SampledSphere):
+        n_directions, cap = profile.n_directions, _SPHERE_CAP * claim.epsilon
+        return _Question(test, claimed, partial(mean_over_sphere, n_directions, cap))
+    joint = claim.notion == "joint"
+    slices = joint_over(profile.weights, claim.order) if joint else mean_over(profile.weights)
+    return _Question(test, claimed, lambda *_: slices)
 
 
 def _approximate_question(
-    words: str, notion: str, epsilon: float, delta: float, profile: Profile
+    words: str, notion: str, epsilon: float, delta: float, profile: Profile | None
 ) -> _Question:
-    """The mean over the slices of deltas for joint claims, of epsilons for average ones."""
-    test, claimed = epsilon_test(delta), Claimed(words, "epsilon", epsilon)
-    if notion == "joint":
-        test, claimed = delta_test(epsilon), Claimed(words, "delta", delta)
-    mean = mean_over(profile.weights)
-    return _Question(test, claimed, lambda _failure, _n: mean)
+    """Of the whole output delta; over the slices the mean of deltas if joint, else of epsilons."""
+    mean = None if profile is None else mean_over(profile.weights)
+    aggregation = None if mean is None else lambda *_: mean
+    if mean is not None and notion != "joint":
+        return _Question(epsilon_test(delta), Claimed(words, "epsilon", epsilon), aggregation)
+    return _Question(delta_test(epsilon), Claimed(words, "delta", delta), aggregation)
 
 
 def _parts(
@@ -641,8 +628,8 @@ def _ratio_lines(
 ) -> list[tuple[Comparison, Lines]]:
     """The likelihood ratio of two secrets: of all numbers it distinguishes them best.
 
-    `beliefs` are priors in whitened coordinates. Between points the ratio is that along a line that
-    is looked along anyway, and with many atoms it takes too long.
+    `beliefs` are priors in whitened coordinates. Between two points the ratio is that along a line
+    that is tested anyway, and with many atoms it takes too long.
     """
     center, noise_std, shape = scenario.query.center, certificate.noise_std, certificate.shape
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdict: a claim, a lower bound by an attack, and whether the bound refutes the claim."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import attrs
@@ -28,6 +29,28 @@ def json_values(value: attrs.AttrsInstance) -> dict[str, Any]:
         return list(field) if isinstance(field, tuple) else field
 
     return attrs.asdict(value, value_serializer=listed)
+
+
+def fewest(
+    is_enough: Callable[[int], bool], *, least: int = 1, most: int = 2**62, parts: int = 2**62
+) -> int | None:
+    """The smallest integer from `least` on that is enough, within one of `parts` parts of it.
+
+    None if `most` is not enough. Needs: whatever is larger than enough is enough.
+
+    >>> fewest(lambda n: n * n >= 1_000), fewest(lambda n: False, most=100)
+    (32, None)
+    """
+    high = least
+    while not is_enough(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    low = high // 2
+    while high - low > max(1, high // parts):
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return max(high, least)
 
 
 @final

@@ -13,7 +13,7 @@ from pufferslice.baselines.dp_sgd import (
     group_size,
     run_epsilon,
 )
-from pufferslice.baselines.markov import MarkovNoise, markov_noise
+from pufferslice.baselines.markov import markov_noise
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise, sinkhorn_w_infinity
 from pufferslice.baselines.transport import (
     entropic_wasserstein,
@@ -35,7 +35,6 @@ from pufferslice.baselines.wasserstein import (
 
 __all__ = [
     "DpSgd",
-    "MarkovNoise",
     "SinkhornSettings",
     "dagwm_cost",
     "dagwm_noise_std",

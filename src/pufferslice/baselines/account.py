@@ -72,6 +72,17 @@ class Run:
         """The delta of every account, if more records may differ; None for Rényi accounts."""
         return self.delta if self.differing.excess_probability else None
 
+    def plan(self, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
+        """The run with the same noise in every step."""
+        return plan_with_noise(
+            differing=self.differing,
+            sampling=self.sampling,
+            clip_norm=_ANY_NORM,
+            noise_multipliers=np.full(self.n_steps, noise_multiplier),
+            accountant=accountant,
+            order=self.order,
+        )
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -83,6 +94,10 @@ class Account:
     epsilon: float
     certifies: str
     draws_may_be_seen: str
+
+    def plan(self, run: Run) -> TrainingPlan:
+        """The run with the noise of this answer."""
+        return run.plan(accountant_named(self.accountant), self.noise_multiplier)
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON values, without the accountant's name."""
@@ -122,9 +137,9 @@ def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account |
 def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
     """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
     check_between(0, 1, delta=delta)
-    if accountant_named(account.accountant).notion != "unsliced":
+    plan = account.plan(run)
+    if plan.accountant.notion != "unsliced":
         return {"none": "an average over batch draws gives no (epsilon, delta)"}
-    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
     grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
     rows: dict[str, float | str] = {"order_grid": grid}
     try:
@@ -141,7 +156,7 @@ def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str,
     It holds whatever the secret is, for ideal noise. Without `delta`, the delta of a certificate.
     `accountant` names the accountant of the bound, and so what must stay secret.
     """
-    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    plan = account.plan(run)
     delta = record_delta([plan]) if delta is None else delta
     epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
     return {
@@ -156,7 +171,7 @@ def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str
     """Signal to noise of a step at the noise of an account; without `n_parameters`, of one."""
     if n_parameters is not None:
         check_count(1, n_parameters=n_parameters)
-    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    plan = account.plan(run)
     signal = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
     return {"n_parameters": n_parameters, **attrs.asdict(signal), "advice": signal.advice}
 
@@ -168,22 +183,18 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
     together, `group_dp_sgd_all` any group as large as the number of differing records, however it
     is drawn. None of them protects the secret. A random number of differing records has no group.
     """
-    rate = (
-        run.sampling.rate
-        if isinstance(run.sampling, Poisson)
-        else run.sampling.divisor / run.sampling.n_records
-    )
+    design = run.sampling
+    rate = design.rate if isinstance(design, Poisson) else design.divisor / design.n_records
     peer = DpSgd(rate=rate, n_steps=run.n_steps)
     rows = {"dp_sgd": _dp_sgd_row(peer, epsilon, delta, "one record")}
+    if run.differing.is_random:
+        return rows
     n_differing = run.differing.largest
-    if not run.differing.is_random:
-        size = group_size(run.sampling, n_differing)
-        group = "one record" if size == 1 else f"{size} records that are drawn together"
-        group += f": the paper's effective group for {n_differing} differing records"
-        rows["group_dp_sgd"] = _dp_sgd_row(
-            attrs.evolve(peer, group_size=size), epsilon, delta, group
-        )
-    if not run.differing.is_random and n_differing > 1:
+    size = group_size(run.sampling, n_differing)
+    group = "one record" if size == 1 else f"{size} records that are drawn together"
+    group += f": the paper's effective group for {n_differing} differing records"
+    rows["group_dp_sgd"] = _dp_sgd_row(attrs.evolve(peer, group_size=size), epsilon, delta, group)
+    if n_differing > 1:
         try:
             rows["group_dp_sgd_all"] = _group_row(peer, n_differing, epsilon, delta)
         except CalibrationError as error:
@@ -275,7 +286,7 @@ def _account(
         noises = np.full(run.n_steps, noise)
         cost = run_cost(accountant, run.order, run.sampling, run.differing, noises)
     else:
-        plan = _plan(run, accountant, noise)
+        plan = run.plan(accountant, noise)
         cost = secret_epsilon([plan], delta=run.tail_delta, implementation_delta=0.0)
         certifies = certifies_up_to_delta(accountant)
     return Account(
@@ -284,15 +295,4 @@ def _account(
         epsilon=cost,
         certifies=certifies,
         draws_may_be_seen=accountant.draws_may_be_seen,
-    )
-
-
-def _plan(run: Run, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
-    return plan_with_noise(
-        differing=run.differing,
-        sampling=run.sampling,
-        clip_norm=_ANY_NORM,
-        noise_multipliers=np.full(run.n_steps, noise_multiplier),
-        accountant=accountant,
-        order=run.order,
     )

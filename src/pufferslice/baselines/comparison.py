@@ -296,20 +296,14 @@ def name_of(notion: str, method: Method) -> str:
 
 
 class _Answer(NamedTuple):
-    """The noise of a mechanism; its time and memory are measured by the caller."""
+    """The row of a mechanism without its name, and the time and memory that it took."""
 
+    guarantee: str
     noise_std: float
     unsliced_epsilon: float | None
     note: str = ""
     guess: float | None = None
-
-
-class _Contestant(NamedTuple):
-    """A mechanism that is ready to run, and its guarantee."""
-
-    run: Callable[[], _Answer]
-    guarantee: str
-    scope: Scope
+    scope: Scope = "unsliced"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     is_ours: bool = False
 
@@ -329,61 +323,68 @@ def _shapes(scenario: Scenario) -> dict[str, NoiseShape]:
 
 def _ours(
     scenario: Scenario, profile: FiniteProfile | None, target: Guarantee
-) -> dict[str, _Contestant]:
+) -> dict[str, Callable[[], _Answer]]:
     """Every notion by every rule and envelope that applies, and the unsliced forms."""
 
-    def contestant(notion: Notion, method: Method | None, shape: NoiseShape) -> _Contestant:
+    def answer(notion: Notion, method: Method | None, shape: NoiseShape) -> _Answer:
         claim = attrs.evolve(target, notion=notion)
         if claim.is_sliced:
             claim = attrs.evolve(claim, profile=profile)
-
-        def run() -> _Answer:
-            certificate = certify_release(scenario, claim, method=method, shape=shape)
-            noise_std, unsliced = certificate.noise_std, certificate.statement["unsliced"]
-            note = ""
-            if certificate.shape is not None:
-                stds = certificate.shape.stds(noise_std)
-                noise_std = _root_mean_square(stds)
-                note = (
-                    f"correlated noise, {stds.min():.4g} to {stds.max():.4g} by coordinate; "
-                    "shown is the root mean square"
-                )
-            return _Answer(noise_std, unsliced["epsilon"], note, guess=unsliced["guess"])
-
-        scope: Scope = "sliced" if claim.is_sliced else "unsliced"
-        return _Contestant(run, str(claim), scope, is_ours=True)
+        certificate = certify_release(scenario, claim, method=method, shape=shape)
+        noise_std, unsliced, note = certificate.noise_std, certificate.statement["unsliced"], ""
+        if certificate.shape is not None:
+            stds = certificate.shape.stds(noise_std)
+            noise_std = _root_mean_square(stds)
+            note = (
+                f"correlated noise, {stds.min():.4g} to {stds.max():.4g} by coordinate; "
+                "shown is the root mean square"
+            )
+        return _Answer(
+            str(claim),
+            noise_std,
+            unsliced["epsilon"],
+            note,
+            guess=unsliced["guess"],
+            scope="sliced" if claim.is_sliced else "unsliced",
+            is_ours=True,
+        )
 
     forms = {} if profile is None else _forms(scenario)
-    sliced = {
-        name: contestant(notion, method, "isotropic") for name, (notion, method) in forms.items()
+    contestants: dict[str, Callable[[], _Answer]] = {
+        name: partial(answer, *form, "isotropic") for name, form in forms.items()
     }
-    whole = {name: contestant("unsliced", None, shape) for name, shape in _shapes(scenario).items()}
-    return sliced | whole
+    for name, shape in _shapes(scenario).items():
+        contestants[name] = partial(answer, "unsliced", None, shape)
+    return contestants
 
 
-def _others(scenario: Scenario, target: Guarantee, settings: Settings) -> dict[str, _Contestant]:
+def _others(
+    scenario: Scenario, target: Guarantee, settings: Settings
+) -> dict[str, Callable[[], _Answer]]:
     """The mechanisms that the paper and its field would use instead."""
     claim = attrs.evolve(target, notion="unsliced")
 
     def answer(baseline: Callable[[], _Baseline]) -> _Answer:
         noise_at, note, exact = baseline()
-        noise_std, cost = noise_at(claim), claim.epsilon
-        if exact is None:
-            return _Answer(noise_std, cost, note)
-        if noise_std > 0:
-            return _Answer(noise_std, float(gaussian_envelope(claim.order, exact, noise_std)), note)
-        return _Answer(noise_std, None if exact > 0 else 0.0, note)
+        noise_std = noise_at(claim)
+        cost: float | None = claim.epsilon
+        if exact is not None:
+            cost = None if exact > 0 else 0.0
+            if noise_std > 0:
+                cost = float(gaussian_envelope(claim.order, exact, noise_std))
+        return _Answer(str(claim), noise_std, cost, note)
 
     gwm, dagwm, sinkhorn, laplace, group = (
         partial(answer, baseline)
         for baseline in _baselines(scenario, settings, settings.largest_table).values()
     )
-    contestants = (
-        _Contestant(gwm, str(claim), "unsliced"),
-        _Contestant(dagwm, str(claim), "unsliced"),
-        _Contestant(sinkhorn, "none: an estimate", "none"),
-        _Contestant(laplace, f"{in_full(target.epsilon)}-Pufferfish", "unsliced", "laplace"),
-        _Contestant(group, f"{claim}, any prior", "unsliced"),
+    pure = f"{in_full(target.epsilon)}-Pufferfish"
+    contestants: tuple[Callable[[], _Answer], ...] = (
+        gwm,
+        dagwm,
+        lambda: sinkhorn()._replace(guarantee="none: an estimate", scope="none"),
+        lambda: laplace()._replace(guarantee=pure, noise="laplace"),
+        lambda: group()._replace(guarantee=f"{claim}, any prior"),
     )
     return dict(zip(BASELINES, contestants, strict=True))
 
@@ -460,10 +461,10 @@ def _check_table(couples: list[DistributionCouple], largest: int) -> None:
                 )
 
 
-def _load_loops(contestants: Mapping[str, _Contestant]) -> None:
+def _load_loops(contestants: Mapping[str, Callable[[], _Answer]]) -> None:
     """Load every compiled loop and library, so that no row pays for it."""
     with suppress(*_REFUSALS):
-        next(iter(contestants.values())).run()
+        next(iter(contestants.values()))()
     # The first contestant has isotropic noise; shapes are fitted on a small scenario.
     worlds = {
         secret: FiniteDistribution.uniform(np.array([values, values[::-1]]).T)
@@ -482,7 +483,7 @@ def _load_loops(contestants: Mapping[str, _Contestant]) -> None:
     sinkhorn_noise(couples, target, SinkhornSettings(regularisation=1, tolerance=0.5))
 
 
-def _measured(name: str, contestant: _Contestant) -> Row:
+def _measured(name: str, contestant: Callable[[], _Answer]) -> Row:
     was_tracing = tracemalloc.is_tracing()
     if not was_tracing:
         tracemalloc.start()
@@ -490,7 +491,7 @@ def _measured(name: str, contestant: _Contestant) -> Row:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         start = time.perf_counter()
-        answer = contestant.run()
+        answer = contestant()
         seconds = time.perf_counter() - start
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
@@ -498,10 +499,6 @@ def _measured(name: str, contestant: _Contestant) -> Row:
             tracemalloc.stop()
     return Row(
         mechanism=name,
-        is_ours=contestant.is_ours,
-        guarantee=contestant.guarantee,
-        scope=contestant.scope,
-        noise=contestant.noise,
         mean_squared_error=answer.noise_std**2,
         seconds=seconds,
         peak_bytes=peak,

@@ -7,7 +7,7 @@ noise calibrated to it then guarantees nothing.
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import attrs
 import numpy as np
@@ -27,6 +27,9 @@ from pufferslice.baselines.wasserstein import (
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
+
+Mask = npt.NDArray[np.uint8]
+"""Which entries are admitted, one byte each."""
 
 _TABLES: Final = 1.25
 """Tables of distances: the distances, and two masks of one byte each."""
@@ -143,20 +146,23 @@ def sinkhorn_w_infinity(
         by_row = (distances <= threshold).view(np.uint8)
         if not (by_row.any(axis=1).all() and by_row.any(axis=0).all()):
             continue
-        masks = _Masks(by_row, np.ascontiguousarray(by_row.T))
         ceiling = math.inf if best is None else best.value
-        fit = _scaled(masks, weights, settings, (ceiling - threshold) / settings.regularisation)
-        n_iterations, violation = n_iterations + fit.n_iterations, fit.violation
-        value = threshold + settings.regularisation * fit.relative_entropy
-        if not value < ceiling:
-            continue
-        best = SinkhornEstimate(
-            value=value,
-            threshold=threshold,
-            relative_entropy=fit.relative_entropy,
-            marginal_violation=fit.violation,
-            n_iterations=n_iterations,
+        entropy, violation, n_steps = _scaled(
+            (by_row, np.ascontiguousarray(by_row.T)),
+            weights,
+            settings,
+            (ceiling - threshold) / settings.regularisation,
         )
+        n_iterations += n_steps
+        value = threshold + settings.regularisation * entropy
+        if value < ceiling:
+            best = SinkhornEstimate(
+                value=value,
+                threshold=threshold,
+                relative_entropy=entropy,
+                marginal_violation=violation,
+                n_iterations=n_iterations,
+            )
     if best is None:
         stuck = "" if violation == math.inf else f", and the marginals stay off by {violation:.3g}"
         raise CalibrationError(
@@ -166,38 +172,31 @@ def sinkhorn_w_infinity(
     return attrs.evolve(best, n_iterations=n_iterations)
 
 
-class _Masks(NamedTuple):
-    """Which entries are admitted, one byte each, by rows and by columns."""
-
-    by_row: npt.NDArray[np.uint8]
-    by_column: npt.NDArray[np.uint8]
-
-
-class _Fit(NamedTuple):
-    """Where the iterations ended; an infinite entropy rules the threshold out."""
-
-    relative_entropy: float
-    violation: float
-    n_iterations: int
-
-
 def _scaled(
-    masks: _Masks, weights: tuple[Floats, Floats], settings: SinkhornSettings, ceiling: float
-) -> _Fit:
-    """Scale rows and columns in turn; potentials f and g are logarithms of the scalings."""
+    masks: tuple[Mask, Mask],
+    weights: tuple[Floats, Floats],
+    settings: SinkhornSettings,
+    ceiling: float,
+) -> tuple[float, float, int]:
+    """Scale rows and columns in turn; potentials f and g are logarithms of the scalings.
+
+    `masks` are by rows and by columns. Returns the relative entropy, infinite if the threshold is
+    ruled out, the violation of the marginals, and the number of iterations.
+    """
+    by_row, by_column = masks
     (a, b), (log_a, log_b) = weights, (np.log(weights[0]), np.log(weights[1]))
-    f = -_log_sums(masks.by_column, masks.by_row, log_b)
+    f = -_log_sums(by_column, by_row, log_b)
     violation = math.inf
     for step in range(1, settings.max_iterations + 1):
-        g = -_log_sums(masks.by_row, masks.by_column, f + log_a)
-        following = -_log_sums(masks.by_column, masks.by_row, g + log_b)
+        g = -_log_sums(by_row, by_column, f + log_a)
+        following = -_log_sums(by_column, by_row, g + log_b)
         rows = a * np.exp(f - following)
         violation = float(np.abs(rows - a).sum())
         if violation <= settings.tolerance:
-            return _Fit(float(rows @ f + b @ g), violation, step)
+            return float(rows @ f + b @ g), violation, step
         out = float(a @ f + b @ g) >= ceiling
-        if out or (step % _CHECKED_EVERY == 0 and _is_overfull(masks, weights, rows)):
-            return _Fit(math.inf, violation, step)
+        if out or (step % _CHECKED_EVERY == 0 and _is_overfull(by_row, weights, rows)):
+            return math.inf, violation, step
         f = following
     raise CalibrationError(
         f"Sinkhorn did not converge in {settings.max_iterations} iterations: the marginals are off "
@@ -206,18 +205,16 @@ def _scaled(
     )
 
 
-def _is_overfull(masks: _Masks, weights: tuple[Floats, Floats], rows: Floats) -> bool:
+def _is_overfull(by_row: Mask, weights: tuple[Floats, Floats], rows: Floats) -> bool:
     """Whether the rows with the largest deficit have more mass than the columns they can reach."""
     a, b = weights
     served = rows / a
     worst = served <= (1 + served.min()) / 2
-    within = masks.by_row[worst].any(axis=0)
+    within = by_row[worst].any(axis=0)
     return bool(a[worst].sum() > b[within].sum() * (1 + _ROUNDING))
 
 
-def _log_sums(
-    mask: npt.NDArray[np.uint8], transposed: npt.NDArray[np.uint8], logs: Floats
-) -> Floats:
+def _log_sums(mask: Mask, transposed: Mask, logs: Floats) -> Floats:
     """For each column of `mask`, ln of the sum of exp(logs) over the rows it admits."""
     top = float(logs.max())
     sums = _masked_sums(mask, np.exp(logs - top))
@@ -231,7 +228,7 @@ def _log_sums(
 
 
 @kernel
-def _masked_sums(mask: npt.NDArray[np.uint8], weights: Floats) -> Floats:
+def _masked_sums(mask: Mask, weights: Floats) -> Floats:
     sums = np.zeros(mask.shape[1])
     for i in range(len(mask)):
         row, weight = mask[i], weights[i]

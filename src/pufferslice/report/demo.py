@@ -42,7 +42,7 @@ PAPER: Final = Guarantee.joint(order=4, epsilon=1.0)
 N_DIRECTIONS: Final = 200
 """Its slices."""
 N_DRAWS: Final = 500
-"""It couples atoms: so many draws of each prior."""
+"""How many draws of each prior it gets, because it couples atoms."""
 SEED: Final = 7
 N_OUTPUTS: Final = 10_000
 """Fresh outputs under each secret that the audit attacks."""
@@ -60,11 +60,11 @@ FILES: Final = {
     "report.html": "all of it on one page, to open in a browser",
 }
 PUBLIC_FILES: Final = ("README.txt", "certificate.json", "release.json")
-"""All others tell of the evidence, and are readable by their owner only."""
+"""All others reveal evidence, and are readable by their owner only."""
 _LISTED_FILES: Final = "\n".join(f"  {name:<25} {what}" for name, what in FILES.items())
 _FOR_THE_PUBLIC: Final = (
     "With data of your own, only certificate.json and release.json\n"
-    "would be for the public; what tells of the evidence is readable by its owner only."
+    "would be for the public; the other files reveal evidence, and only you can read them."
 )
 _MARK: Final = "Made by `pufferslice demo`"
 _LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
@@ -328,5 +328,5 @@ def _clear(folder: Path) -> None:
         "starts a new ledger. A real ledger is kept: it is what stops a second release.\n"
         f"{_FOR_THE_PUBLIC}\n\n{_LISTED_FILES}\n"
     )
-    # Written first, so that a run that was cut short is known as one.
+    # Written first, so that the next run recognises an unfinished one.
     write_whole(mark, readme.encode())

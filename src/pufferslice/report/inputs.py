@@ -62,6 +62,10 @@ AnyAudit = Audit | Verdict | MembershipAudit
 
 Content = Certificate | Release | AnyAudit | Curves | TrainingLog
 
+_NOT_PUBLIC: Final = dict.fromkeys(get_args(AnyAudit), "an audit") | {
+    Curves: "a comparison, made from the distributions themselves"
+}
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -103,7 +107,7 @@ def read_file(path: str | os.PathLike[str]) -> Supplied:
                 raise ArgumentError(
                     f"{str(path)!r} cannot be read: {why}. Write it again"
                 ) from None
-    raise ArgumentError(f"{str(path)!r} is no file of a known kind; a report takes {KINDS}")
+    raise ArgumentError(f"{str(path)!r} is not a file of a known kind; a report takes {KINDS}")
 
 
 def _json(content: bytes) -> Mapping[str, Any] | None:
@@ -232,6 +236,14 @@ class ReportInputs:
         return statement.get("scenario", statement.get("data"))
 
 
+_FIELDS: Final[Mapping[type, str]] = {
+    Release: "releases",
+    Curves: "comparisons",
+    TrainingLog: "logs",
+}
+"""Where the inputs hold a file; audits else."""
+
+
 def internal_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
     """The files by certificate, with evidence; what does not verify or belong is refused."""
     files = [read_file(path) for path in paths]
@@ -241,17 +253,13 @@ def internal_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInpu
 def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
     """The same from public statements alone; files that are not for the public are refused.
 
-    Evidence that lies beside a certificate may refute it, and is then forgotten.
+    Evidence beside a certificate may refute it; nothing else of it is used.
     """
     files = [read_file(path) for path in paths]
     for file in files:
-        what = None
-        if isinstance(file.content, AnyAudit):
-            what = "an audit"
-        elif isinstance(file.content, Curves):
-            what = "a comparison, made from the distributions themselves"
-        elif isinstance(file.content, TrainingLog) and file.content.internal:
-            what = "an internal log"
+        content = file.content
+        is_internal_log = isinstance(content, TrainingLog) and content.internal
+        what = "an internal log" if is_internal_log else _NOT_PUBLIC.get(type(content))
         if what is not None:
             raise ArgumentError(
                 f"{str(file.path)!r} is {what}, which is not for the public; leave it out, or make "
@@ -364,23 +372,18 @@ def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) 
 
 
 def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
-    certificate, field = held.certificate, "audits"
-    if isinstance(content, Curves):
-        field = "comparisons"
-    elif isinstance(content, TrainingLog):
-        field = "logs"
-    elif isinstance(content, Release):
-        field = "releases"
+    certificate, field = held.certificate, _FIELDS.get(type(content), "audits")
+    if isinstance(content, Release):
         _check_release(certificate, content, path)
         if held.releases:
             raise ArgumentError(
                 f"{str(path)!r} is a second release of one certificate, which covers one; "
                 "leave one of the two out"
             )
-    elif isinstance(content, Audit) != (certificate.workflow == "release"):
+    if field == "audits" and isinstance(content, Audit) != (certificate.workflow == "release"):
         raise ArgumentError(
-            f"{str(path)!r} is an audit of the other kind of certificate than it names; "
-            "write it with the certificate that was audited"
+            f"{str(path)!r} is an audit of another kind of certificate than the one it "
+            "names; write it with the certificate that was audited"
         )
     added: dict[str, Any] = {field: (*getattr(held, field), content)}
     return attrs.evolve(held, **added)

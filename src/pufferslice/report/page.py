@@ -25,6 +25,7 @@ from pufferslice.certificate.wording import (
     INSECURE,
     INTERVAL_STDS,
     differing_words,
+    doubt_sentence,
     first_lines,
     guess_sentence,
     limit_sentences,
@@ -97,6 +98,7 @@ def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
             certificate=certificate,
             is_secure=certificate.workflow == "training" or certificate.is_secure,
             first_lines=first_lines(certificate.statement).splitlines(),
+            doubt=doubt_sentence(certificate.statement),
             guess=right_guesses(variation),
             rows=table_rows(certificate.statement)[:_MOST_ON_A_LABEL],
             n_left=max(0, len(table_rows(certificate.statement)) - _MOST_ON_A_LABEL),
@@ -165,7 +167,7 @@ def _environment() -> jinja2.Environment:
         "plain": partial(_marked, start=ISOLATE, end=END_ISOLATE),
         "short": "{:g}".format,
     }
-    # What is printed as certainty is no bound.
+    # A bound that is printed as 100 % says nothing.
     environment.tests["bound"] = lambda variation: _guesses(variation) != percent_at_most(1.0)
     environment.globals |= {
         "axes": Axes,

@@ -20,7 +20,7 @@ from pufferslice._core.checks import check_one_of
 from pufferslice._core.text import escaped_texts, given, listed
 from pufferslice.calibration.guessing import released_delta
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.wording import first_lines, limit_sentences
+from pufferslice.certificate.wording import doubt_sentence, first_lines, limit_sentences
 from pufferslice.errors import ArgumentError, escaped
 
 CURATOR_TYPES: Final = ("Government", "Industry", "Nonprofit")
@@ -95,6 +95,8 @@ def registry_record(certificate: Certificate, facts: DeploymentFacts) -> dict[st
     protected, noise, last = map(_plain, first_lines(statement).splitlines())
     training = certificate.workflow == "training"
     relation = _WORLDS if training else _PRIORS
+    if training:
+        last += doubt_sentence(statement)
     basic: dict[str, Any] = {
         "name": escaped(facts.name),
         "data_curators": [
@@ -182,7 +184,7 @@ def _parameters(statement: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _plain(text: str) -> str:
-    """The text for a reader of Markdown and LaTeX: no sign of it means anything but itself."""
+    """The text for a reader of Markdown and LaTeX, their special characters escaped."""
     return _MARKDOWN.sub(r"\\\1", text)
 
 

@@ -49,7 +49,6 @@ from pufferslice.report.text import bound, label
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import WHOLE_SPHERE
 from pufferslice.sensitivity.sensitivity import Full
-from pufferslice.sensitivity.whitening import Shape
 
 _MOST_PAIRS: Final = 30
 _MOST_SLICES: Final = 400
@@ -61,7 +60,7 @@ _EQUAL: Final = 0.005
 """Curves that differ by less than this share cannot be told apart and share a line."""
 _LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _DRAWN: Final = ("tight, transport", "tight, exact", comparison.UNSLICED)
-"""How the names of our forms end that are drawn; all are in the table."""
+"""Endings of the names of our forms that are drawn; the table has all."""
 
 
 def release_numbers(held: ReportInputs) -> dict[str, Any]:
@@ -183,10 +182,12 @@ def _shape(certificate: Certificate) -> dict[str, Any] | None:
         return words
     names = statement["scenario"]["query"]["names"][:_MOST_COORDINATES]
     stds = statement["noise"]["std_by_coordinate"][:_MOST_COORDINATES]
-    correlation = _correlation(shape)[: len(names), : len(names)]
+    deviations = np.sqrt(np.diagonal(shape.covariance))
+    correlation = shape.covariance / np.outer(deviations, deviations)
+    correlation = correlation[: len(names), : len(names)]
     return words | {
         "ellipses": {
-            "names": [label(_on_an_axis(name)) for name in names],
+            "names": [label(_shortened(name)) for name in names],
             "ends": [f"{INTERVAL_STDS * std:.3g}" for std in stds],
             "correlations": [[f"{value:.2f}" for value in row] for row in correlation],
             "axes": [[ellipse_axes(value) for value in row] for row in correlation.tolist()],
@@ -228,13 +229,7 @@ def _isotropic_std(certificate: Certificate, full: Full) -> float | None:
     )
 
 
-def _correlation(shape: Shape) -> Floats:
-    covariance = shape.covariance
-    stds = np.sqrt(np.diagonal(covariance))
-    return np.asarray(covariance / np.outer(stds, stds))
-
-
-def _on_an_axis(name: str) -> str:
+def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_ON_AN_AXIS else name[: _LONGEST_ON_AN_AXIS - 1] + "…"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines and ellipses as inline SVG: from plain values, coloured by the page's own style.
 
-No colour, font or style stands here, only class names, so that one picture serves light, dark and
-print, and a strict content policy has nothing to refuse.
+There is no colour, font or style here, only class names, so that one picture serves light, dark
+and print, and a strict content policy has nothing to refuse.
 """
 
 import math
@@ -65,7 +65,7 @@ class Axes:
     """Where the values have ends of their own, as probabilities do."""
 
     def points(self, line: Series) -> list[tuple[float, float]]:
-        """The points of a line that these axes have a place for: no zero on a logarithmic one."""
+        """The points of a line that can be drawn: no zero on a logarithmic axis."""
         return [(x, y) for x, y in line.points if self.has_place(x, y)]
 
     def has_place(self, x: float, y: float) -> bool:
@@ -89,7 +89,7 @@ class _Scale(NamedTuple):
 
     def at(self, value: float) -> float:
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        # In halves, because the difference of two floats may be none.
+        # In halves, because the difference of two floats may be infinite.
         share = ((math.log(value) if self.log else value) / 2 - low / 2) / (high / 2 - low / 2)
         return round(self.start + share * (self.stop - self.start), 2)
 
@@ -101,37 +101,25 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "
     """The chart; with `marker` also a movable line and dot of that id, on the first series."""
     x, y = _scales(series, axes)
     root = _root(WIDTH, HEIGHT, title)
-    frame = _add(root, "g", {"class": "frame"})
+    frame = _add(root, "g", look="frame")
     for tick in x.ticks():
-        at = str(x.at(tick))
-        _add(frame, "line", {"x1": at, "x2": at, "y1": str(y.start), "y2": str(y.stop)})
-        _add(frame, "text", {"x": at, "y": str(HEIGHT - 32), "class": "middle"}, _tick(tick))
+        at = x.at(tick)
+        _add(frame, "line", x1=at, x2=at, y1=y.start, y2=y.stop)
+        _add(frame, "text", _tick(tick), x=at, y=HEIGHT - 32, look="middle")
     for tick in y.ticks():
-        at = str(y.at(tick))
-        _add(frame, "line", {"x1": str(_LEFT), "x2": str(WIDTH - _RIGHT), "y1": at, "y2": at})
-        _add(
-            frame,
-            "text",
-            {"x": str(_LEFT - 6), "y": f"{y.at(tick) + 5:.2f}", "class": "end"},
-            _tick(tick),
-        )
-    middle = str((_LEFT + WIDTH - _RIGHT) / 2)
-    _add(root, "text", {"x": middle, "y": str(HEIGHT - 8), "class": "middle label"}, axes.x_label)
-    _add(
-        root,
-        "text",
-        {
-            "transform": f"translate(14 {(y.start + y.stop) / 2}) rotate(-90)",
-            "class": "middle label",
-        },
-        axes.y_label,
-    )
+        at = y.at(tick)
+        _add(frame, "line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=at, y2=at)
+        _add(frame, "text", _tick(tick), x=_LEFT - 6, y=f"{at + 5:.2f}", look="end")
+    middle = (_LEFT + WIDTH - _RIGHT) / 2
+    _add(root, "text", axes.x_label, x=middle, y=HEIGHT - 8, look="middle label")
+    turned = f"translate(14 {(y.start + y.stop) / 2}) rotate(-90)"
+    _add(root, "text", axes.y_label, transform=turned, look="middle label")
     for line in series:
         _draw(root, line.look, [(x.at(a), y.at(b)) for a, b in axes.points(line)])
     if marker:
-        moved = _add(root, "g", {"id": marker, "class": "marker"})
-        _add(moved, "line", {"x1": "0", "x2": "0", "y1": str(y.stop), "y2": str(y.start)})
-        _add(moved, "circle", {"cx": "0", "cy": "0", "r": "6"})
+        moved = _add(root, "g", id=marker, look="marker")
+        _add(moved, "line", x1=0, x2=0, y1=y.stop, y2=y.start)
+        _add(moved, "circle", cx=0, cy=0, r=6)
     return ET.tostring(root, encoding="unicode")
 
 
@@ -157,29 +145,30 @@ def ellipse_chart(
     """Where the noise of two coordinates lies together; both have the same length on the page."""
     (x, y), reach = _CENTRE, _ONE_STDS * _PIXELS_PER_STD
     root = _root(400, 320, title, "chart ellipse")
-    frame = _add(root, "g", {"class": "frame"})
+    frame = _add(root, "g", look="frame")
     edge = 1.2 * _BOTH_STDS * _PIXELS_PER_STD
+    near, far = (f"{x - edge:.2f}", f"{x + edge:.2f}"), (f"{y - edge:.2f}", f"{y + edge:.2f}")
     for sign, mark in ((-1, "\u2212"), (0, ""), (1, "+")):
         across, up = f"{x + sign * reach:.2f}", f"{y - sign * reach:.2f}"
-        _add(frame, "line", {"x1": across, "x2": across, "y1": f"{y - edge:.2f}",
-                             "y2": f"{y + edge:.2f}"})  # fmt: skip
-        _add(frame, "line", {"x1": f"{x - edge:.2f}", "x2": f"{x + edge:.2f}", "y1": up, "y2": up})
-        below = {"x": across, "y": str(y + edge + 20), "class": "middle"}
-        left = {"x": f"{x - edge - 6:.2f}", "y": f"{y - sign * reach + 5:.2f}", "class": "end"}
-        if sign:
-            below["data-end"], left["data-end"] = f"x{mark}", f"y{mark}"
+        _add(frame, "line", x1=across, x2=across, y1=far[0], y2=far[1])
+        _add(frame, "line", x1=near[0], x2=near[1], y1=up, y2=up)
         ends = [f"{mark}{width}" if sign else "0" for width in half_widths]
-        _add(frame, "text", below, ends[0])
-        _add(frame, "text", left, ends[1])
-    label = {"class": "middle label"}
-    _add(root, "text", label | {"x": str(x), "y": str(y + edge + 46), "data-name": "x"}, names[0])
-    turned = {"transform": f"translate(16 {y}) rotate(-90)", "data-name": "y"}
-    _add(root, "text", label | turned, names[1])
-    circle = {"cx": str(x), "cy": str(y), "r": f"{_BOTH_STDS * _PIXELS_PER_STD:.2f}"}
-    _add(root, "circle", circle | {"class": "ring second"})
-    rx, ry = map(str, ellipse_axes(correlation))
-    turned = {"transform": f"translate({x} {y}) rotate(-45)", "class": "ring first"}
-    _add(root, "ellipse", {"rx": rx, "ry": ry} | turned)
+        below = _add(frame, "text", ends[0], x=across, y=y + edge + 20, look="middle")
+        height = f"{y - sign * reach + 5:.2f}"
+        left = _add(frame, "text", ends[1], x=f"{x - edge - 6:.2f}", y=height, look="end")
+        if sign:
+            below.set("data-end", f"x{mark}")
+            left.set("data-end", f"y{mark}")
+    name = _add(root, "text", names[0], look="middle label", x=x, y=y + edge + 46)
+    name.set("data-name", "x")
+    turned = f"translate(16 {y}) rotate(-90)"
+    name = _add(root, "text", names[1], look="middle label", transform=turned)
+    name.set("data-name", "y")
+    radius = f"{_BOTH_STDS * _PIXELS_PER_STD:.2f}"
+    _add(root, "circle", cx=x, cy=y, r=radius, look="ring second")
+    rx, ry = ellipse_axes(correlation)
+    turned = f"translate({x} {y}) rotate(-45)"
+    _add(root, "ellipse", rx=rx, ry=ry, transform=turned, look="ring first")
     return ET.tostring(root, encoding="unicode")
 
 
@@ -189,8 +178,10 @@ def _root(width: int, height: int, title: str, look: str = "chart") -> ET.Elemen
     return ET.Element("svg", box | {"class": look})
 
 
-def _add(parent: ET.Element, tag: str, named: dict[str, str], text: str = "") -> ET.Element:
-    child = ET.SubElement(parent, tag, named)
+def _add(parent: ET.Element, tag: str, text: str = "", **named: str | float) -> ET.Element:
+    """A new element; `look` is its class."""
+    renamed = {"class" if name == "look" else name: str(value) for name, value in named.items()}
+    child = ET.SubElement(parent, tag, renamed)
     child.text = escaped(text, keep=_KEPT) or None
     return child
 
@@ -217,16 +208,15 @@ def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:
 
 
 def _draw(root: ET.Element, look: str, points: Sequence[tuple[float, float]]) -> None:
-    group = _add(root, "g", {"class": f"line {look}"})
+    group = _add(root, "g", look=f"line {look}")
     if len(points) > 1:
-        _add(group, "polyline", {"points": " ".join(f"{a},{b}" for a, b in points)})
+        _add(group, "polyline", points=" ".join(f"{a},{b}" for a, b in points))
     if len(points) <= 40:
         for a, b in points:
             if look in _OUTLINES:
-                moved = {"d": _OUTLINES[look], "transform": f"translate({a} {b})"}
-                _add(group, "path", moved)
+                _add(group, "path", d=_OUTLINES[look], transform=f"translate({a} {b})")
             else:
-                _add(group, "circle", {"cx": str(a), "cy": str(b), "r": "2.5"})
+                _add(group, "circle", cx=a, cy=b, r=2.5)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -33,7 +33,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def label(text: str) -> str:
-    r"""A label between Unicode isolates, which the page makes a `<bdi>`: it turns no other text.
+    r"""A label between Unicode isolates, which the page makes a `<bdi>`: it reverses no other text.
 
     >>> label("race")
     '\u2068race\u2069'

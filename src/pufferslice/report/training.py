@@ -9,7 +9,7 @@ from pufferslice.audit import MembershipAudit, Verdict
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.sweep import bounds_around, stated_variation, what_if_training
-from pufferslice.certificate.wording import limit_sentences, record_conditions
+from pufferslice.certificate.wording import doubt_sentence, limit_sentences, record_conditions
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.inputs import ReportInputs, TrainingLog
 from pufferslice.report.svg import Series
@@ -35,6 +35,7 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
         "noise_multipliers": _ends(statement["runs"]),
         "runs": [(run, _ends([run])) for run in statement["runs"]],
         "variation": stated_variation(certificate),
+        "doubt": doubt_sentence(statement),
         "record_conditions": record_conditions(statement),
         "hypotheses": [HYPOTHESES[code] for code in statement["hypotheses"]],
         "limits": limit_sentences(statement),

@@ -45,7 +45,7 @@ def test_example_releases_under_a_certificate(script, tmp_path):
     done = run(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    claim = r"(\(\d+, [\d.]+\)-RPP|at most [\d.]+ % right guesses of two)"
+    claim = r"(\(\d+, [\d.]+\)-RPP|at most [\d.]+ % right guesses between two values)"
     assert re.search(rf"\nRelease under {claim}, certificate", "\n" + done.stdout)
     assert "INSECURE" not in done.stdout
     # The bounds were fixed before the examples were calibrated.

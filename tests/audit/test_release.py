@@ -151,9 +151,9 @@ def test_distributions_with_equal_means_are_told_apart_by_their_likelihood(facto
 
 
 WHOLE = {
-    Guarantee.unsliced(order=2, epsilon=1.0): ["the stated right guesses of two, .*"],
+    Guarantee.unsliced(order=2, epsilon=1.0): ["the stated right guesses, .*"],
     Guarantee.epsilon_delta(1.0, 0.01): [
-        r"the unsliced bound \(2, .*", "the stated right guesses of two, .*",
+        r"the unsliced bound \(2, .*", "the stated right guesses, .*",
     ],
     Guarantee.guess(at_most=0.6): [r"the unsliced bound \(2, .*"],
 }  # fmt: skip

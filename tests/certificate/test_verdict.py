@@ -85,16 +85,16 @@ def test_readers_who_have_the_model_know_what_a_constant_tells(source, yardstick
 def test_one_of_two_is_only_noise():
     judged = verdict(judged_worlds(shift=8.0, shape="isotropic"))
     assert [statistic.is_useful for statistic in judged.statistics] == [True, False]
-    assert judged.sentence.startswith("1 of 2 are not worth making")
+    assert judged.sentence.startswith("1 of 2 statistics are not worth releasing")
     assert "larger bound" in judged.sentence
     lines = str(judged).splitlines()
-    assert [line.endswith("  noise") for line in lines[1:3]] == [False, True]
+    assert [line.endswith("  mostly noise") for line in lines[1:3]] == [False, True]
 
 
 def test_everything_is_useful():
     judged = verdict(judged_worlds(size=50.0, shift=0.01))
     assert judged.sentence.startswith("No statistic")
-    assert all("  noise" not in line for line in str(judged).splitlines()[1:3])
+    assert all("mostly noise" not in line for line in str(judged).splitlines()[1:3])
 
 
 def test_records_are_measured_by_a_constant():

@@ -136,7 +136,7 @@ def test_the_guard_says_what_a_prior_that_is_off_costs(points, target, tenth, wh
     found = re.search(r"up to (\S+) in scaled coordinates \(mean\(pay\) alone by (\S+)\)", sentence)
     assert guard * 0.99 < float(found[1]) <= guard
     assert guard * 9.9 < float(found[2]) <= guard * 10
-    assert f"a tenth of that costs {tenth} one that is off by all of it, {whole}" in sentence
+    assert f"a tenth of the guard, the cost is {tenth} by the whole guard, {whole}" in sentence
 
 
 def test_the_shape_and_its_gap_in_words(points, certificates):
@@ -165,8 +165,8 @@ def test_the_total_and_guesses_in_words(points):
     text = str(certify_release(points, RENYI, total=2.5, noise_std=std))
     assert "this release counts 0.25 of the 2.5" in text  # as the ledger does
     text = str(certify_release(points, GUESS))
-    assert "Claim: at most 60 % right guesses of two for the whole output" in text
-    assert "With this noise it is at most 60\u00a0%." in text
+    assert "Claim: at most 60 % right guesses between two values for the whole output" in text
+    assert "With this noise, guesses are right at most 60\u00a0% of the time." in text
     assert "Total:" not in text
 
 

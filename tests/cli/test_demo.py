@@ -89,7 +89,9 @@ def test_the_numbers_that_it_is_shown_for(result):
     assert income["noise_std"] == pytest.approx(0.0143, abs=0.0002)
     fitted, isotropic, paper = result.mechanisms
     assert isotropic["total_variance"] / fitted["total_variance"] > 7
-    assert fitted["promise"] == isotropic["promise"] == "at most 64 % right guesses of two"
+    assert (
+        fitted["promise"] == isotropic["promise"] == "at most 64 % right guesses between two values"
+    )
     assert (paper["promise"], paper["about"]) == ("(4, 1)-Joint-SRPP", "200 slices alone")
     assert hours["paper_std"] > 3 * hours["noise_std"]
 

@@ -218,7 +218,7 @@ def test_a_history_is_not_the_released_table(folder):
 @pytest.mark.soundness
 def test_a_history_by_url_shows_no_password(folder):
     url = "s3://me:hunter2@bucket/earlier.parquet"
-    with pytest.raises(ArgumentError, match="URL of data") as caught:
+    with pytest.raises(ArgumentError, match="data URL") as caught:
         asked(folder, attribute={"values": [1, 2], "name": "dose", "history": url})
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 

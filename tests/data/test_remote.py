@@ -214,9 +214,9 @@ def test_nothing_is_kept_of_files_without_a_version(folder, tmp_path):
     url = f"silent://{folder}"
     expected = scan_files(url, SCAN)
     assert spill_files(url, SCAN, expected)["a"].n_rows == 50
-    with pytest.raises(StorageError, match="neither ETag nor time of change"):
+    with pytest.raises(StorageError, match="neither ETag nor modification time"):
         scan_files(url, SCAN, checkpoint=tmp_path / "scan.part")
-    with pytest.raises(StorageError, match="neither ETag nor time of change"):
+    with pytest.raises(StorageError, match="neither ETag nor modification time"):
         spill_files(url, SCAN, expected, folder=tmp_path / "kept")
 
 
@@ -236,7 +236,7 @@ def test_nothing_is_kept_of_files_without_a_version(folder, tmp_path):
     ],
 )
 def test_a_url_with_credentials_is_refused_and_not_shown(url):
-    with pytest.raises(ArgumentError, match="URL of data") as caught:
+    with pytest.raises(ArgumentError, match="data URL") as caught:
         read_table(url)
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
@@ -287,7 +287,7 @@ def test_without_fsspec_the_way_out_is_told():
         make_folder,
         lambda url: prepare_database(url, create=True),
         lambda url: read_bytes(url, "settings"),
-        lambda url: scan.Checkpoint(scan.Path(url), SCAN, []).load(),
+        lambda url: scan.Checkpoint(scan.Path(url), SCAN, []).resumed({}),
     ],
 )
 def test_nothing_is_written_elsewhere(use, tmp_path, monkeypatch):

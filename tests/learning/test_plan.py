@@ -269,7 +269,7 @@ def test_advice_where_the_noise_is_larger():
     assert "average over many steps" in some
     assert "little or nothing" in none
     for advice in (some, none):
-        for change in ("larger batches", "fewer trainable parameters", "differing", "epsilon"):
+        for change in ("larger batches", "fewer trainable parameters", "fewer records", "epsilon"):
             assert change in advice
 
 

@@ -234,7 +234,7 @@ def attack_property(
 
 
 def plan_guesses(plan: TrainingPlan) -> float:
-    """Most right guesses of two worlds that a plan allows, the best of some orders.
+    """Most right guesses between two worlds that a plan allows, the best of some orders.
 
     Needs: an accountant that bounds the divergence of what is released.
     """

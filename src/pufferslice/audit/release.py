@@ -512,7 +512,7 @@ def _questions(
     guess = unsliced["guess"]
     if not claim.is_sliced and not isinstance(claim, GuessGuarantee) and guess is not None:
         share = percent_at_most(guess).replace("\u00a0", " ")
-        words = f"the stated right guesses of two, at most {share}"
+        words = f"the stated right guesses, at most {share}"
         questions.append(_Question(guess_test(), Claimed(words, "guess", guess)))
     # The smallest epsilon of every scope and delta; the larger ones follow.
     smallest: dict[tuple[str, float], float] = {}

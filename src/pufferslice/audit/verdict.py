@@ -81,7 +81,7 @@ class Verdict:
     claim: str
     """The claim in words, as `(4, 1)-Joint-SRPP`."""
     quantity: Quantity
-    """Which of its numbers is tested; `guess`: the share of right guesses of two secrets."""
+    """Which of its numbers is tested; `guess`: the share of right guesses between two secrets."""
     claimed: float
     """The claimed number: the mechanism should stay at or below it."""
     statistic: str

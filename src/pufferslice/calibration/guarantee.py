@@ -192,7 +192,7 @@ class GuessGuarantee:
     guesses among more than two secrets.
 
     >>> print(Guarantee.guess(at_most=0.6))
-    at most 60 % right guesses of two
+    at most 60 % right guesses between two values
     """
 
     at_most: float = attrs.field(converter=plain_float)
@@ -224,7 +224,7 @@ class GuessGuarantee:
 
     def __str__(self) -> str:
         share = percent_at_most(self.at_most).replace("\u00a0", " ")
-        return f"at most {share} right guesses of two"
+        return f"at most {share} right guesses between two values"
 
 
 Claim = Guarantee | ApproximateGuarantee | GuessGuarantee

@@ -69,9 +69,9 @@ class ComposedReleases:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.certificates)} releases of determined data add up to at most "
-            f"{at_most(self.epsilon)} at order {in_full(self.order)}, of a total of "
-            f"{in_full(self.total)} that was fixed beforehand.\n"
+            f"{len(self.certificates)} releases of data that the secret determines cost "
+            f"together at most {at_most(self.epsilon)} at order {in_full(self.order)}, of a total "
+            f"of {in_full(self.total)} that was fixed beforehand.\n"
             "Someone who holds one of the priors, has narrowed the secret down to two protected "
             "values, both equally likely, and sees all of these releases guesses right at most "
             f"{percent_at_most(self.guess)} of the time."

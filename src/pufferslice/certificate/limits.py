@@ -15,8 +15,8 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "It is not differential privacy for individuals: only the named secret is protected."
     ),
     "declared-priors-only": (
-        "It holds under the declared priors and for the listed pairs; if the truth is none of "
-        "these priors, nothing is claimed."
+        "It holds under the declared priors and for the listed pairs; if none of these "
+        "priors is true, nothing is claimed."
     ),
     "slices-are-ideal": (
         "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; "
@@ -71,7 +71,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     ),
     "tails-in-delta": (
         "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: "
-        "an output that rare may reveal the secret."
+        "such a rare output may reveal the secret."
     ),
     "sphere-sampled": (
         "The profile is the whole sphere; the directions were drawn from it, and the failure "
@@ -79,9 +79,9 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     ),
     "distributions-equal": ("The distributions are equal under every pair: no noise is needed."),
     "noise-not-ideal": (
-        "The noise that is drawn is not exactly the noise of the bounds. The distance, "
-        "implementation_delta, is not in any epsilon; an (epsilon, delta) view holds for what is "
-        "released with 1 + exp(epsilon) times the distance added to its delta."
+        "The noise that is drawn differs slightly from the ideal noise of the bounds. The "
+        "distance, implementation_delta, is not part of any epsilon; an (epsilon, delta) view "
+        "holds for what is released with 1 + exp(epsilon) times the distance added to its delta."
     ),
     "insecure-noise": ("INSECURE: the noise comes from a seeded test generator. Never publish it."),
 }
@@ -104,7 +104,7 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
     ),
     "state-outside-model": (
         "Every example was run alone. Code of the model, the loss or the dataset that keeps state "
-        "in module globals, classes or files, and a dataset that keeps any, could still carry "
+        "in module globals, classes or files, and a dataset that keeps state, could still carry "
         "something of one example to another; this is not covered."
     ),
     "functorch-internals": (
@@ -114,7 +114,7 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
         "operators keep the examples of a block apart is assumed."
     ),
     "loop-outside-program": (
-        "The training loop was not the program's. What it computed from the records beside the "
+        "The training loop was the user's own. What it computed from the records apart from the "
         "noisy steps is not covered: metrics, and buffers of the model that its own forward passes "
         "changed."
     ),
@@ -127,8 +127,8 @@ LIMITS: Final[Mapping[str, str]] = {
     ),
     "differing-records-only": ("The secret is protected only through how many records it changes."),
     "losses-not-covered": (
-        "Losses, metrics and anything else computed from the private data beside the noisy "
-        "gradients is not covered."
+        "Losses, metrics and anything else computed from the private data, apart from the noisy "
+        "gradients, are not covered."
     ),
     "epsilons-do-not-add": (
         "Runs compose only over the same data, the same differing records and the same order; "
@@ -156,17 +156,17 @@ LIMITS: Final[Mapping[str, str]] = {
         "depends on the data, and what it reveals is not covered."
     ),
     "noise-not-ideal": (
-        "The noise that was drawn is not exactly the noise of the bound. The distance, "
-        "implementation_delta, is part of no Rényi epsilon; an (epsilon, delta) view for the "
-        "secret holds for the drawn noise with 1 + exp(epsilon) times the distance added to its "
-        "delta. The delta stated for one record includes it."
+        "The noise that was drawn differs slightly from the ideal noise of the bound. The "
+        "distance, implementation_delta, is not part of any Rényi epsilon; an (epsilon, delta) "
+        "view for the secret holds for the drawn noise with 1 + exp(epsilon) times the distance "
+        "added to its delta. The delta stated for one record includes it."
     ),
     **RUN_LIMITS,
 }
 """All limits of training runs, in the order of a statement; names in braces are filled in."""
 
 CONDITIONS: Final[Mapping[str, str]] = {
-    "hypotheses-and-limits": "The hypotheses and limits of this certificate apply here, too.",
+    "hypotheses-and-limits": "The hypotheses and limits of this certificate also apply here.",
     "n-records-public": "The number of records is public.",
     "one-row-per-person": "A person has one record.",
     "preprocessing-not-fitted": (

@@ -75,7 +75,8 @@ _ONE_ROW: Final = (
     "Equal columns have the least noise that hides one row, more than their bounds need."
 )
 _INTERNAL: Final = (
-    "Internal; spends nothing. An estimate: far from the claim, noise and guesses may be larger."
+    "For internal use; nothing is spent. These are estimates: far from the claim, noise and "
+    "guesses may be larger."
 )
 
 
@@ -203,8 +204,7 @@ class Sweep:
 
     @property
     def _heading(self) -> str:
-        what = "shares of right guesses" if isinstance(self.claim, GuessGuarantee) else "epsilons"
-        return f"{self.claim} and other {what}"
+        return f"What other bounds would cost; the claim is {self.claim}"
 
     @property
     def _notes(self) -> list[str]:
@@ -214,7 +214,7 @@ class Sweep:
         """A line for each number, a column for each bound; nothing where there is no number."""
         heads = [f"{row.claim.bound:g}" for row in self.rows]
         lines = {
-            "right guesses of two": [
+            "right guesses": [
                 percent_at_most(row.guess).replace("\u00a0", " ") for row in self.rows
             ],
             f"epsilon at order {self.order:g}": [_up(row.unsliced_epsilon) for row in self.rows],

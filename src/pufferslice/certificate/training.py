@@ -287,7 +287,7 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
     for name in shared[0]:
         if any(facts[name] != shared[0][name] for facts in shared):
             raise CertificateError(
-                f"the runs have different {name}; only runs with the same compose. "
+                f"the runs have different {name}; only runs with the same {name} can be composed. "
                 "Publish their certificates side by side"
             )
 

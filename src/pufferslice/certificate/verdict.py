@@ -56,8 +56,10 @@ class Verdict:
         """The verdict in one sentence."""
         n, useless = len(self.statistics), [s for s in self.statistics if not s.is_useful]
         if not useless:
-            return "No statistic drowns in its noise."
-        what = "This release is not" if len(useless) == n else f"{len(useless)} of {n} are not"
+            return "For every statistic, the noise is smaller than what it measures."
+        what = "This release is not worth making"
+        if len(useless) < n:
+            what = f"{len(useless)} of {n} statistics are not worth releasing"
         why = (
             "under the declared priors a constant, which reveals nothing, is at least as accurate"
             if self.yardstick == "constant"
@@ -68,9 +70,10 @@ class Verdict:
             "or declare how data vary under a secret."
             if self.is_determined
             else " Check the scales, allow a larger bound, release fewer statistics, protect "
-            "closer secrets, or cap outliers by a public rule before you certify."
+            "only secrets that are closer together, or cap outliers by a public rule before "
+            "you certify."
         )
-        return f"{what} worth making: {why}.{advice}"
+        return f"{what}: {why}.{advice}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -103,7 +106,7 @@ class Verdict:
         lines = [
             f"{name:<{width}}  {s.noise_std:>9.3g}  {s.difference:>15.3g}  "
             f"{s.size if by_size else s.constant_error:>{len(last)}.3g}"
-            + ("" if s.is_useful else "  noise")
+            + ("" if s.is_useful else "  mostly noise")
             for name, s in zip(names, self.statistics, strict=True)
         ]
         return "\n".join([head, *lines, self.sentence])

@@ -37,13 +37,12 @@ if TYPE_CHECKING:
 UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",
     "noise.secure": "follows from the generator",
-    "noise.calibrated": "whether the claim or the data holder decided the noise",
-    "noise.shape.kind": "how the shape was chosen, and so whether it shows what the secrets differ "
-    "in",
-    "noise.shape.gap": "how near the shape is to the best one; no promise depends on it",
+    "noise.calibrated": "whether the noise was calibrated to the claim or chosen by the holder",
+    "noise.shape.kind": "how the shape was chosen, so whether it reveals how the secrets differ",
+    "noise.shape.gap": "how close the shape is to the best one; no promise depends on it",
     "earlier_releases": "which releases came before",
-    "scenario": "whether the declared secrets, query and priors describe the truth; only that they "
-    "are those of the evidence",
+    "scenario": "whether the declared secrets, query and priors describe the truth; only their "
+    "agreement with the evidence is checked",
 }
 """Fields that the evidence cannot decide, and what about them stays open."""
 

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from pufferslice._core.plugins import Plugin
 from pufferslice._core.text import MOST_SHOWN, escaped_texts, listed, quoted, shown
-from pufferslice.calibration.epsilon_delta import View, best_views, gaussian_delta
+from pufferslice.calibration.epsilon_delta import View, ViewRule, best_views, gaussian_delta
 from pufferslice.calibration.fit import shift_limit
 from pufferslice.calibration.guarantee import (
     ApproximateGuarantee,
@@ -43,6 +43,13 @@ INTERVAL_STDS: Final = 1.959963984540054
 _MOST_PAIRS_NAMED: Final = 6
 _NEARLY_EQUAL: Final = 0.99
 """Where more of the slices than this count, their weights need no mention."""
+_VIEW_RULES: Final[Mapping[ViewRule, str]] = {
+    "paper": "the paper's conversion",
+    "improved": "the improved conversion",
+    "order_grid": "the best of many orders",
+    "order_optimum": "the best order",
+    "direct": "the distances themselves",
+}
 
 
 def prose_of(statement: Mapping[str, Any], digest: str) -> str:
@@ -242,7 +249,10 @@ def _priors(scenario: Mapping[str, Any]) -> str:
         f"{', '.join([prior['origin'], *map(str, map(Plugin.of, prior.get('plugins', ())))])}"
         for prior in scenario["priors"]
     ]
-    return "Against anyone who believes one of these priors:\n" + "\n".join(lines)
+    return (
+        "Protects against anyone whose background knowledge is one of these priors:\n"
+        + "\n".join(lines)
+    )
 
 
 def _claim(statement: Mapping[str, Any]) -> str:
@@ -260,16 +270,17 @@ def _claim(statement: Mapping[str, Any]) -> str:
     reason = ""
     if not noise["calibrated"]:
         reason = (
-            "\nThe noise was chosen by the data holder, or by what one row moves, not calibrated "
-            "to the claim."
+            "\nThe noise was chosen by the data holder, or raised to what one row can change, not "
+            "calibrated to the claim."
         )
     elif noise["std"] and not isinstance(claim, GuessGuarantee) and spent < claim.bound / 2:
         reason = (
-            "\nThe priors hide the secret to this degree by themselves: the least noise is added."
+            "\nThe variation of the data already hides the secret this well, so only the minimum "
+            "noise is added."
         )
     cost = f"The noise costs {at_most(spent)} of {in_full(claim.bound)}{rule}."
     if isinstance(claim, GuessGuarantee):
-        cost = f"With this noise it is at most {percent_at_most(spent)}."
+        cost = f"With this noise, guesses are right at most {percent_at_most(spent)} of the time."
     return f"Claim: {claim}{along}, {sure}.\n{cost}{reason}"
 
 
@@ -390,13 +401,13 @@ def _guard(statement: Mapping[str, Any], claim: Claim) -> str:
         delta = statement["noise"]["implementation_delta"]
         tenth, whole = (_cost_if_off(claim, share, delta) for share in (0.1, 1.0))
         return (
-            f"{hidden} A prior that is off by a tenth of that costs {tenth}; one that is off by "
-            f"all of it, {whole}."
+            f"{hidden} If a prior is wrong by a tenth of the guard, the cost is {tenth}; by the "
+            f"whole guard, {whole}."
         )
     return (
-        f"{hidden} A prior that is off by a tenth of that costs a little: every distance between "
-        "coupled outputs then counts as longer by 20\u00a0% of the longest that the claim allows "
-        "between two points; off by all of it, by 200\u00a0%."
+        f"{hidden} If a prior is wrong by a tenth of the guard, every distance between coupled "
+        "outputs counts as longer by 20\u00a0% of the longest that the claim allows between two "
+        "points; by the whole guard, 200\u00a0%."
     )
 
 
@@ -459,7 +470,7 @@ def _views(views: list[Mapping[str, Any]]) -> str:
     best = best_views(View(**view) for view in views)
     lines = [
         f"  {view['scope']} ({at_most(view['epsilon'])}, {in_full(view['delta'])}) "
-        f"by {view['rule'].replace('_', ' ')}{', the smallest' if View(**view) in best else ''}"
+        f"by {_VIEW_RULES[view['rule']]}{' (smallest)' if View(**view) in best else ''}"
         for view in unsliced_first(views)
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)

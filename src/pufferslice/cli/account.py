@@ -154,7 +154,7 @@ def _record_prose(table: dict[str, Any]) -> str:
     records = {name: row["one_record"] for name, row in table["accountants"].items()}
     delta = next(iter(records.values()))["delta"]
     title = (
-        f"Protection of any single record at that noise: cost at order {table['order']:g}, "
+        f"Protection of any single record with this noise: cost at order {table['order']:g}, "
         f"and epsilon of differential privacy at delta {in_full(delta)}:"
     )
     lines = [title]

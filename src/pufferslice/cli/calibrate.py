@@ -40,7 +40,9 @@ def calibrate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
-    ledger: Annotated[str | None, typer.Option(help="State the releases that it records.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="A ledger whose releases the certificate states.")
+    ] = None,
     json: Json = False,
     sweep: Annotated[
         bool,
@@ -48,10 +50,10 @@ def calibrate(
     ] = False,
     bounds: Annotated[
         str | None,
-        typer.Option(help="Of --sweep: epsilons (or shares of guesses) by commas, as 0.5,1,2."),
+        typer.Option(help="With --sweep: epsilons (or shares of guesses), as 0.5,1,2."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Of --sweep: write an SVG picture here.")
+        Path | None, typer.Option(help="With --sweep: write an SVG picture here.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Local processes that read streamed data.")
@@ -76,7 +78,7 @@ def calibrate(
     ] = None,
     columns: Annotated[str | None, _flag("Numeric columns (distribution records).")] = None,
     mean: Annotated[str | None, _flag("Columns to average.")] = None,
-    std: Annotated[str | None, _flag("Columns to take the spread of.")] = None,
+    std: Annotated[str | None, _flag("Columns to take the standard deviation of.")] = None,
     rate: Annotated[list[str] | None, _flag("column=value or column>number: a share.")] = None,
     scales: Annotated[
         str | None, _flag("Public unit per coordinate: 10,0.1 or age=10,income=0.1.")
@@ -208,7 +210,7 @@ def calibrate(
     # What everyone should read comes first.
     parts = [protected, name, *rest, note]
     if found is not None:
-        parts.insert(1, f"{found}\nThis table is for you alone: do not publish it.")
+        parts.insert(1, f"{found}\nThis table is internal: do not publish it.")
     text = "\n\n".join(parts)
     answer(value, text, json=json)
 

@@ -21,7 +21,8 @@ def spent(
     ] = None,
     order: Annotated[float | None, typer.Option(help="As certified if left out.")] = None,
     delta: Annotated[
-        list[float] | None, typer.Option(help="Of (epsilon, delta); as certified if left out.")
+        list[float] | None,
+        typer.Option(help="The delta of (epsilon, delta); as certified if left out."),
     ] = None,
     notion: Annotated[str | None, typer.Option(help="As certified if left out.")] = None,
     scenario: Annotated[

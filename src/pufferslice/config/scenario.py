@@ -85,7 +85,7 @@ _WORLDS: Final = ("worlds", "gaussian", "plugin", "prevalence", "attribute", "ma
 
 
 class Data(Table):
-    """The table; either `path` or `dataset`, and neither where the worlds are declared."""
+    """The table; either `path` or `dataset`, and neither if the worlds are declared."""
 
     path: Text | None = key(None, example="people.csv")
     """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files; a path or a URL."""
@@ -137,7 +137,7 @@ class ClosePairs(Table):
 
 
 class SecretSection(Table):
-    """What is protected; exactly one of `column`, `columns` and `bins`, none for `worlds`."""
+    """What is protected; one of `column`, `columns` and `bins`; leave them out for `worlds`."""
 
     column: Text | None = key(None, example="race", used=True)
     """The secret of a row is its value in this column."""
@@ -150,8 +150,8 @@ class SecretSection(Table):
         either("'all', a list of pairs of strings, or one of difference, ratio and nearest"),
     ] = key("all", example="all", others=[{"ratio": 1.1}], used=True)
     """Pairs of secrets that must not be told apart: `all` (default), `[["a", "b"], …]`, or, of
-    secrets that are numbers, `{ difference = … }`, `{ ratio = … }` or `{ nearest = … }`: those that
-    differ by at most so much or by such a factor, or the next so many."""
+    secrets that are numbers, `{ difference = … }`, `{ ratio = … }` or `{ nearest = … }`: pairs
+    within this difference, within this factor, or this many neighbours."""
 
     def secret(self) -> str | tuple[str, ...] | Bins:
         """Column, columns or bins, as `Scenario` takes them."""
@@ -548,13 +548,14 @@ class PrevalenceSection(WorldsTemplate):
     reads_table: ClassVar[bool] = True
     pieces: ClassVar[str] = "tables"
     property: ConditionTable = key(example={"column": "sex", "equals": "Female"})
-    """What some rows have: a condition as in `rate`."""
+    """The property that some rows have: a condition as in `rate`."""
     shares: Numbers = key(example=[0.3, 0.325, 0.35])
-    """The share of rows that have it, in each world; public, so yours must not stand out."""
+    """The share of rows that have it, in each world; public, so your own must not stand out."""
     n_rows: int | None = key(None, example=32_561)
     """Rows of a world, and of what is released; left out, as many as the table has."""
     design: Annotated[str, Word(*DESIGNS)] = key("stratified", example="stratified")
-    """`stratified` (default): exactly the share; `independent`: each row by itself."""
+    """`stratified` (default): exactly this share of rows; `independent`: each row
+    with this probability."""
     prior: Annotated[str, Word(*PRIOR_FORMS)] = key("gaussian", example="gaussian")
     """`gaussian` (default): by formula, for means, rates, totals and counts; `draws`: tables drawn
     with `seed` are the prior, for any statistic."""
@@ -685,7 +686,7 @@ class MarkovSection(WorldsTemplate):
         either("'all' or a list of integers and of [first, last]"),
     ] = key("all", example="all", others=[[[18, 20]]])
     """The times, from 0, whose states are protected: `all` (default) or a list; `[first, last]` is
-    an interval, through all of which the chain has one state."""
+    an interval during which the chain stays in one state."""
     start: Annotated[
         Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
     ] = key("stationary", example="stationary")
@@ -828,7 +829,7 @@ class GuaranteeSection(Table):
     delta: float | None = key(None, example=1e-5)
     """Instead of `order`: an (ε, δ) claim."""
     at_most: float | None = key(None, example=0.6)
-    """Of notion `guess`: the share of right guesses between two protected values, both equally
+    """For notion `guess`: the share of right guesses between two protected values, both equally
     likely; above 0.5."""
     claim: Annotated[str, Word(*_CLAIMS)] | None = key(None, example="srpp")
     """`srpp` (a Rényi claim), `epsilon-delta` or `guess`. It follows from the other keys; given, it
@@ -839,8 +840,8 @@ class GuaranteeSection(Table):
     deltas: Numbers = key(DEFAULT_DELTAS, example=[1e-5])
     """Of the (ε, δ) views; default `[1e-5]`."""
     failure_probability: float | None = key(None, example=0.01)
-    """That the claim does not hold; required for samples that are used and for the sphere, else
-    refused."""
+    """Probability that the claim does not hold; required for samples that are used
+    and for the sphere, else refused."""
 
     def target(self) -> Claim:
         """The claim as a value, without its slices."""

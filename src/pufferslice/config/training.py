@@ -97,9 +97,9 @@ class SecretSection(Table):
     """How many records the secret changes; exactly one of the first five keys."""
 
     exactly: int | None = key(None, example=4, used=True)
-    """A fixed set of so many records differs."""
+    """A fixed set of this many records differs."""
     at_most: int | None = key(None, example=4)
-    """At most so many records differ, whichever they are."""
+    """At most this many records differ, whichever they are."""
     mismatch_probability: Number | None = key(None, example=0.001)
     """Each record differs independently with this probability."""
     probabilities: Annotated[tuple[Number, ...] | None, Field(strict=False)] = key(

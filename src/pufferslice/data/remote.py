@@ -41,8 +41,8 @@ class RemoteFile:
         _, _, rest = self.url.partition("://")
         if set(rest) & set("@?#;"):
             raise ArgumentError(
-                "a URL of data must not contain '@', '?', '#' or ';': passwords stand before or "
-                "after them, and messages show the URL. Give credentials in the environment, as "
+                "a data URL must not contain '@', '?', '#' or ';', because messages show URLs and "
+                "these characters often mark passwords. Give credentials in the environment, as "
                 "the package of the filesystem describes; in a glob, [0-9] is one digit"
             )
         if "::" in self.url:
@@ -67,8 +67,8 @@ class RemoteFile:
         states = [[name, str(info[name])] for name in _STATES if info.get(name) is not None]
         if not states:
             raise StorageError(
-                f"the filesystem of {self.url!r} gives neither ETag nor time of change, so nothing "
-                "that is kept of its rows can be tied to them. Leave checkpoint and folder out, or "
+                f"the filesystem of {self.url!r} gives neither ETag nor modification time, so "
+                "kept results cannot be tied to the files. Leave checkpoint and folder out, or "
                 "copy the files"
             )
         return [info.get("size"), states]

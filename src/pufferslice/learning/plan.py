@@ -409,8 +409,8 @@ class SignalToNoise:
         )
         return (
             "Even if all gradients of a batch agreed, their sum would not exceed the noise of a "
-            f"step; {outcome}. Use larger batches, fewer trainable parameters, fewer differing "
-            "records, or a larger epsilon."
+            f"step; {outcome}. Use larger batches, fewer trainable parameters, a "
+            "secret that changes fewer records, or a larger epsilon."
         )
 
     def __str__(self) -> str:

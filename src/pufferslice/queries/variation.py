@@ -46,7 +46,7 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
             hint = near_matches(coordinate.column, str(coordinate.condition.value), frames)
         raise ScenarioError(
             f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
-            f"nothing.{hint} Compare with a value that some rows have and others have not"
+            f"nothing.{hint} Compare with a value that some rows have and others do not"
         )
 
 

@@ -63,8 +63,8 @@ PUBLIC_FILES: Final = ("README.txt", "certificate.json", "release.json")
 """All others reveal evidence, and are readable by their owner only."""
 _LISTED_FILES: Final = "\n".join(f"  {name:<25} {what}" for name, what in FILES.items())
 _FOR_THE_PUBLIC: Final = (
-    "With data of your own, only certificate.json and release.json\n"
-    "would be for the public; the other files reveal evidence, and only you can read them."
+    "With data of your own, only certificate.json and release.json may be published;\n"
+    "the other files are derived from the evidence, and only you can read them."
 )
 _MARK: Final = "Made by `pufferslice demo`"
 _LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
@@ -148,12 +148,12 @@ An audit with {audit.n_outputs} fresh outputs under each share \
 audit never proves one. Of two shares, its best attack names the right one \
 {best.accuracy.value:.1%} of the time
 ({" and ".join(best.secrets)}; with confidence {best.accuracy.low:.1%} to \
-{best.accuracy.high:.1%}); blind guesses, {blind:.1%}.
+{best.accuracy.high:.1%}); guesses without the release, {blind:.1%}.
 
 Other bounds, before anything is spent:
 {self.sweep}
 
-Open {self.folder / "report.html"} in a browser: it is all there, on one page.
+Open {self.folder / "report.html"} in a browser: everything is on one page.
 Files in {self.folder}:
 {_LISTED_FILES}
 This run started its own new ledger. {_FOR_THE_PUBLIC}"""

@@ -162,7 +162,7 @@ def _readings(claim: Claim, statement: Mapping[str, Any]) -> list[tuple[str, str
             name = f"ε at δ = {in_full(delta)}"
             rows.append((name, found.get(False, "none"), found.get(True, "")))
     guess = unsliced["guess"]
-    rows.append(("right guesses of two", "none" if guess is None else percent_at_most(guess), ""))
+    rows.append(("right guesses", "none" if guess is None else percent_at_most(guess), ""))
     return rows
 
 

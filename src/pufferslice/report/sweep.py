@@ -49,7 +49,7 @@ def sweep_svg(sweep: Sweep) -> str:
             [guesses],
             Axes(
                 x_label=label,
-                y_label="right guesses of two, %",
+                y_label="right guesses, %",
                 log_x=not is_guess,
                 y_range=(50.0, 100.0),
             ),

@@ -52,7 +52,7 @@ class Source:
             raise ArgumentError(
                 f"dataset must give its length and its records by position, and a "
                 f"{type(dataset).__name__} does not; a plan draws from a known number of records "
-                "by itself. Of a DataLoader, give its .dataset"
+                "by itself. For a DataLoader, pass its .dataset"
             )
         if len(dataset) != n_records:
             raise TrainingError(

@@ -321,11 +321,33 @@ def drawing_operator(values: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(values)
 
 
-def unset_memory(self, h, x):
-    """What the run before has left there, and what is left of the block."""
-    unset = torch.empty(WIDTH * 1_000)[:5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
-    unset_rows = torch.empty_like(x.repeat(1, 1_000))[:, :5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
-    return h + unset + unset_rows
+N_UNSET = WIDTH * 1_000
+
+
+def unset_memory(make, *, one_by_one=False):
+    """What the run before has left in memory, or what is left of the block."""
+
+    def between(self, h, x):
+        unset = make(x)[..., :5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
+        left = [x.detach().repeat(1, 1_000) * factor for factor in (1.0, 2.0)]
+        h = h + 0 * h.sum().item() if one_by_one else h
+        return h + unset + 0 * sum(values.sum() for values in left)
+
+    return between
+
+
+def lengthened(_):
+    values = torch.zeros(1)
+    return values.set_(values.untyped_storage(), 0, (N_UNSET,), (1,))
+
+
+def quantised(_):
+    given = {"scale": 1.0, "zero_point": 0, "dtype": torch.qint32}
+    return torch._empty_affine_quantized([N_UNSET], **given).dequantize()
+
+
+def empty_both(x):
+    return torch.empty(N_UNSET)[:5] + torch.empty_like(x.repeat(1, 1_000))[:, :5]
 
 
 def anomaly_caught(self, h, x):
@@ -406,8 +428,14 @@ MIDDLES = {
     ),
     "draws by weight": lambda self, h, x: h * torch._sample_dirichlet(x.abs()[:, :5] + 0.1),
     "draws in an operator": lambda self, h, x: h * drawing_operator(x[:, :5].clamp(-9, 9).detach()),
-    "unset memory": unset_memory,
-    "unset memory, one by one": lambda self, h, x: unset_memory(self, h + 0 * h.sum().item(), x),
+    "unset memory": unset_memory(empty_both),
+    "unset memory, one by one": unset_memory(empty_both, one_by_one=True),
+    "unset memory, resized": unset_memory(lambda _: torch.zeros(1).resize_(N_UNSET)),
+    "unset memory, functional": unset_memory(
+        lambda _: torch.ops.aten.resize(torch.zeros(1), [N_UNSET])
+    ),
+    "unset memory, lengthened": unset_memory(lengthened, one_by_one=True),
+    "unset memory, quantised": unset_memory(quantised),
     "anomaly caught": anomaly_caught,
     "quantised": lambda self, h, x: (
         h + torch.quantize_per_tensor_dynamic(x, torch.qint8, False).dequantize()[:, :5]
@@ -597,6 +625,11 @@ class InDefault(Net):
         return h + sum(seen)
 
 
+def of_the_module(self, h, x, seen=[]):  # noqa: B006 - what is tested
+    seen.append(number(h))
+    return h + sum(seen)
+
+
 class InClass(Net):
     seen = []  # noqa: RUF012 - what is tested
     between = kept_by(lambda self: self.seen)
@@ -697,6 +730,7 @@ LAYERS = {
     "closure of a method, at once": in_closure_at_once,
     "variable of an outer function": in_outer_variable,
     "default argument of a method": InDefault,
+    "default argument of a function that is a method": functools.partial(net, of_the_module),
     "list of a class": InClass,
     "cached method": InCache,
     "spectral norm, old": lambda: nn.Sequential(spectral_norm(nn.Linear(WIDTH, N_CLASSES))),
@@ -742,6 +776,7 @@ STATEFUL_FUNCTIONS = {
     "closure of a method, at once",
     "variable of an outer function",
     "default argument of a method",
+    "default argument of a function that is a method",
     "list of a class",
     "cached method",
     "alias",
@@ -757,7 +792,7 @@ STATEFUL_FUNCTIONS = {
 NOT_COPIED = {"part of a parameter", "class of tensors"}
 """`copy.deepcopy` does not take them."""
 
-UNSET = {"unset memory", "unset memory, one by one"}
+UNSET = {name for name in ACCEPTED if name.startswith("unset memory")}
 """Plain autograd uses whatever is in memory."""
 
 
@@ -1018,8 +1053,17 @@ def in_special_method():
     return Own()
 
 
+class InCacheOfClass(Net):
+    @classmethod
+    @functools.lru_cache
+    def memory(cls):
+        return []
+
+    between = kept_by(lambda self: self.memory())
+
+
 @pytest.mark.soundness
-@pytest.mark.parametrize("make", [in_property, in_parent, in_special_method])
+@pytest.mark.parametrize("make", [in_property, in_parent, in_special_method, InCacheOfClass])
 def test_state_in_a_class_that_a_replica_cannot_cover_is_refused(make):
     with pytest.raises(ArgumentError, match="cannot be copied for each run"):
         prepared(make())
@@ -1028,7 +1072,11 @@ def test_state_in_a_class_that_a_replica_cannot_cover_is_refused(make):
 @pytest.mark.soundness
 @pytest.mark.parametrize(
     "enter",
-    [lambda: FunctionsAdded().__enter__(), lambda: torch.set_autocast_enabled("cpu", True)],
+    [
+        lambda: FunctionsAdded().__enter__(),
+        lambda: torch.set_autocast_enabled("cpu", True),
+        lambda: torch.autograd.graph.save_on_cpu().__enter__(),
+    ],
 )
 def test_a_mode_that_is_not_left_is_refused(enter):
     """It would see the next example, and the sum."""
@@ -1037,6 +1085,8 @@ def test_a_mode_that_is_not_left_is_refused(enter):
             prepared(net(lambda self, h, x: (enter(), h)[1]))
     finally:
         torch.set_autocast_enabled("cpu", False)
+        while torch._C._autograd._top_saved_tensors_default_hooks(True):
+            torch._C._autograd._pop_saved_tensors_default_hooks()
         while torch._C._len_torch_function_stack():
             torch.overrides._pop_mode()
 

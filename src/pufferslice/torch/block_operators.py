@@ -50,17 +50,29 @@ _JOINING: Final = frozenset(
         "quantize_per_channel",
         "quantize_per_tensor",
         "quantize_per_tensor_dynamic",
-        "resize_",
-        "resize_as_",
     }
 )
-"""Under vmap, torch's versions answer for all examples together (`detect_anomaly` asks so), resize
-memory that examples share, or give them all one scale."""
+"""Under vmap, torch's versions answer for all examples together (`detect_anomaly` asks so), or give
+them all one scale."""
 
 _UNSET: Final = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 """Leave memory unset."""
+
+_LENGTHENING: Final = frozenset(
+    {
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+        "empty_quantized",
+        "resize",
+        "resize_",
+        "resize_as_",
+        "set_",
+    }
+)
+"""Add memory to a tensor, unset, or return quantised tensors of unset memory. Under vmap they would
+resize memory that examples share, so there they are refused."""
 
 
 class WholeBlockError(RuntimeError):
@@ -78,7 +90,8 @@ class SetMemory(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-ca
         args: Any = (),
         kwargs: Any = None,
     ) -> Any:
-        return _result(func, args, kwargs or {})
+        is_lengthening = func.overloadpacket.__name__ in _LENGTHENING
+        return (_lengthened if is_lengthening else _result)(func, args, kwargs or {})
 
 
 @final
@@ -121,6 +134,19 @@ def _result(operator: Any, args: Any, kwargs: Any) -> Any:  # as torch has them
     return values
 
 
+def _lengthened(operator: Any, args: Any, kwargs: Any) -> Any:  # as torch has them
+    """The result of an operator, with zeros in the memory that it did not get in `args`."""
+    storages = [x.untyped_storage() if isinstance(x, torch.Tensor) else x for x in args]
+    n_set = {s._cdata: s.nbytes() for s in storages if isinstance(s, torch.UntypedStorage)}  # noqa: SLF001 - no public name
+    values = operator(*args, **kwargs)
+    storage = values.untyped_storage()
+    start = n_set.get(storage._cdata, 0)  # noqa: SLF001 - as above
+    if operator.overloadpacket is torch.ops.aten.resize:  # of a copy
+        start = args[0].nbytes
+    torch.empty(0, dtype=torch.uint8, device=values.device).set_(storage)[start:].zero_()
+    return values
+
+
 _unset: Final = frozenset(getattr(torch.ops.aten, name) for name in _UNSET)
 _accepted: Final[set[Any]] = set()
 """Operators that were checked before."""
@@ -133,6 +159,6 @@ def _check(operator: Any) -> None:  # torch's OpOverload
         raise WholeBlockError(f"the operator {library}::{name} is not torch's own")
     if torch.Tag.nondeterministic_seeded in operator.tags and name not in _DRAWS:
         raise WholeBlockError(f"{name} draws as many random numbers as its values need")
-    if name in _JOINING:
+    if name in _JOINING | _LENGTHENING:
         raise WholeBlockError(f"torch's {name} joins the examples of a block")
     _accepted.add(operator)

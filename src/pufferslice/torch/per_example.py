@@ -448,11 +448,12 @@ def _modes_closed() -> Iterator[None]:
         )
 
 
-def _open_modes() -> tuple[int, int, bool]:
+def _open_modes() -> tuple[object, ...]:
     return (
         torch._C._len_torch_function_stack(),  # noqa: SLF001 - no public name
         torch._C._len_torch_dispatch_stack(),  # noqa: SLF001 - as above
         torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),  # noqa: FBT003, SLF001 - as above
     )
 
 

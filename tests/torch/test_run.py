@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs and their folders: killed, resumed, rewound, finished, and short of disk."""
 
-import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +9,7 @@ from tests.torch.small import (
     copy_of,
     digest_of,
     model_of,
+    outcome,
     plan_of,
     records,
     resumed,
@@ -152,19 +150,6 @@ for number, (moment, patch) in enumerate(MOMENTS.items()):
 print(json.dumps(found))
 """
 )
-
-
-def outcome(script, repository, folder, *args):
-    """What a script prints last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(repository), str(folder), *args],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow

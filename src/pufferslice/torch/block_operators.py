@@ -83,13 +83,7 @@ class WholeBlockError(RuntimeError):
 class SetMemory(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Fills memory that operators leave unset with zeros."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # as torch has it
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_lengthening = func.overloadpacket.__name__ in _LENGTHENING
         return (_lengthened if is_lengthening else _result)(func, args, kwargs or {})
 
@@ -102,13 +96,7 @@ class BlockOperators(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyp
         super().__init__()  # type: ignore[no-untyped-call]
         self._has_raised = False
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # as torch has it
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             if func not in _accepted:
                 _check(func)

@@ -197,9 +197,7 @@ class PerExample:
         def run_one(example: Examples) -> tuple[Any, Tensor, list[Tensor]]:
             """Gradients of one example for the `dense` parameters and the taps, loss and inputs."""
 
-            def loss_of_one(
-                dense_values: list[Tensor], zeros: list[Tensor]
-            ) -> Any:  # a tensor and a list
+            def loss_of_one(dense_values: list[Tensor], zeros: list[Tensor]) -> Any:
                 pairs = zip(dense, dense_values, strict=True)
                 trained = {id(self._layout.parameters[i]): value for i, value in pairs}
                 run = Pass(_constants(trained, frozen), layers, generator, calls, zeros)
@@ -352,13 +350,7 @@ class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     n_bytes = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # as torch has it
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         before = {t.untyped_storage()._cdata for t in _tensors(args)}  # noqa: SLF001 - no public name
         for tensor in _tensors(outputs):

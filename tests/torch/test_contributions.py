@@ -217,26 +217,17 @@ def test_what_is_not_finite_is_seen_in_its_own_row(dtype, bad):
     assert torch.isfinite(row_norms(rows)).tolist() == [True, False, True]
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
-    st.lists(st.integers(-(2**52), 2**52), min_size=1, max_size=5),
-    st.sampled_from([1.0, 2.0**-44, 0.1, 3e-20]),
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.floats(1e-9, 1e3) | st.sampled_from([1.0, 0.1, 2.0**-30]),
 )
-def test_sums_on_the_grid_come_back_as_their_numbers(numbers, step):
-    sums = torch.tensor(numbers, dtype=torch.float64) * step
-    integers = np.zeros(len(numbers), dtype=np.int64)
-    add_quantised(sums, step, integers)
-    assert np.abs(integers - np.array(numbers)).max() <= 1
-    if max(map(abs, numbers)) < 2**50:
-        assert integers.tolist() == numbers
-
-
-@settings(max_examples=60)
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5), st.floats(1e-6, 1e3))
-def test_sums_are_rounded_to_the_nearest_multiple(values, step):
+def test_sums_are_rounded_to_the_nearest_multiple(values, dtype, step):
+    sums = torch.tensor(values, dtype=dtype) / 3
     integers = np.zeros(len(values), dtype=np.int64)
-    add_quantised(torch.tensor(values), step, integers)
-    for value, integer in zip(values, integers.tolist(), strict=True):
+    add_quantised(sums, step, integers)
+    for value, integer in zip(sums.tolist(), integers.tolist(), strict=True):
         off = abs(Fraction(value) - integer * Fraction(step))
         assert off <= Fraction(step) / 2 + abs(Fraction(value)) / 2**52
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs and their folders: killed, resumed, rewound, finished, and short of disk."""
 
+import os
 import shutil
 
 import pytest
@@ -294,11 +295,15 @@ def test_a_rewind_is_refused(tmp_path):
 
 
 def test_files_are_for_their_owner_and_hold_no_key(tmp_path):
-    trainer, _ = stopped_at(tmp_path, 2)
+    old = os.umask(0)
+    try:
+        trainer, _ = stopped_at(tmp_path / "new" / "run", 2)
+        trainer.save(tmp_path / "new" / "run" / "copy.pt")
+    finally:
+        os.umask(old)
     secret = trainer._run._key.to_bytes()
-    trainer.save(tmp_path / "copy.pt")
-    assert secret.hex().encode() in (tmp_path / "run.key").read_bytes()
-    for path in tmp_path.iterdir():
+    assert secret.hex().encode() in (tmp_path / "new" / "run" / "run.key").read_bytes()
+    for path in (tmp_path / "new" / "run").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path.name
         if path.name != "run.key":
             content = path.read_bytes()

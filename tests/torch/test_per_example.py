@@ -441,6 +441,14 @@ MIDDLES = {
         h + torch.quantize_per_tensor_dynamic(x, torch.qint8, False).dequantize()[:, :5]
     ),
     "resized": lambda self, h, x: h + x.clone().resize_(1, 2).sum(),
+    "least squares": lambda self, h, x: (
+        h
+        + torch.linalg.lstsq(x.detach().reshape(3, 2), torch.ones(3, 1)).solution.clamp(-9, 9).sum()
+    ),
+    "table of the example": lambda self, h, x: (
+        h + functional.embedding((x[:, 0] > 0).long(), x.detach().clamp(-9, 9).reshape(3, 2)).sum()
+    ),
+    "index before the first": lambda self, h, x: h.index_fill(1, -1 - (x[0, :1] > 0).long(), 9.0),
     "noise of numpy": lambda self, h, x: h * np.random.rand(),  # noqa: NPY002
     "dispatch mode": under_mode(RowsAdded),
     "function mode": under_mode(FunctionsAdded),
@@ -765,7 +773,7 @@ AT_ONCE = {"plain", "reshape behind a gate", "cumsum", "x xT x", "dropout", "rul
 AT_ONCE |= {"tied", "group norm", "compiled inside"}
 ONE_BY_ONE = {"own rule", "own rule, backward", "operator with own rule", "item"}
 ONE_BY_ONE |= {"backward that mixes", "weight written to", "weight written to, data"}
-ONE_BY_ONE |= {"weight written to, frozen"}
+ONE_BY_ONE |= {"weight written to, frozen", "table of the example", "least squares"}
 ONE_BY_ONE |= {"anomaly caught", "draws in an operator", "draws by rate", "resized"}
 RANDOM = {name for name in ACCEPTED if name.startswith("draws ")} | {"dropout", "noise of numpy"}
 STATEFUL_FUNCTIONS = {
@@ -1154,6 +1162,27 @@ def test_code_that_catches_an_error_of_one_example_makes_no_step(between):
     sum_of(engine, (inputs, targets))
     inputs[1, 0] = -5.0
     with pytest.raises(TrainingError, match=r"catches an error.*not taken"):
+        sum_of(engine, (inputs, targets))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("label", [-1, 5])
+def test_labels_for_which_torch_reads_other_memory_make_no_step(label, one_by_one):
+    """By `ctc_loss`, whose 5 classes are the hidden values here."""
+
+    def between(self, h, x):
+        labels = torch.where(x[:, :1] > 2, label, 1)
+        logits = (h + 0 * h.sum().item() if one_by_one else h)[None].log_softmax(-1)
+        return h * functional.ctc_loss(logits, labels, *torch.ones(2, 1).long())
+
+    engine = prepared(net(between))
+    inputs, targets = examples_of()
+    inputs[:, 0] = 0.0
+    assert engine.method.at_once == (not one_by_one)
+    assert sum_of(engine, (inputs, targets)).any()
+    inputs[1, 0] = 3.0
+    with pytest.raises(TrainingError, match="labels out of range"):
         sum_of(engine, (inputs, targets))
 
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny learners for tests of training: data, plans, models, and slow sums to compare with."""
+"""Tiny learners for tests of training: data, plans, models, and scripts that run them."""
 
 import hashlib
+import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import torch
@@ -42,21 +45,23 @@ def model_of(seed=0, dropout=0.0):
     return nn.Sequential(*layers)
 
 
-def trainer_of(plan=None, *, model=None, optimizer=torch.optim.SGD, schedule=False, **given):
+def trainer_of(
+    plan=None, *, model=None, loss_fn=LOSS, optimizer=torch.optim.SGD, schedule=False, **given
+):
     """A trainer of a tiny model, and the model."""
     model = model_of() if model is None else model
-    optimizer = optimizer(model.parameters(), lr=0.1)
+    optimizer = optimizer([p for p in model.parameters() if p.requires_grad], lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5) if schedule else None
-    trainer = Trainer(model, LOSS, optimizer, plan or plan_of(), scheduler=scheduler, **given)
+    trainer = Trainer(model, loss_fn, optimizer, plan or plan_of(), scheduler=scheduler, **given)
     return trainer, model
 
 
-def train(trainer, data=None, n_steps=None, save_every=None):
+def train(trainer, data=None, n_steps=None, save_every=None, **given):
     """Take all steps that are left, or so many."""
     reports = []
     if n_steps == 0:
         return reports
-    for batch in trainer.batches(data if data is not None else records()):
+    for batch in trainer.batches(data if data is not None else records(), **given):
         reports.append(trainer.step(batch))
         if save_every and not trainer.is_finished and trainer.n_taken % save_every == 0:
             trainer.save()
@@ -95,14 +100,14 @@ def copy_of(folder, copy):
     return copy
 
 
-def clipped_sum(model, examples, clip_norm):
-    """Per-example gradients one by one in float64, clipped as one vector and added."""
-    double = nn.Sequential(*model).double()
-    parameters = list(double.parameters())
-    total = 0.0
-    for i in range(len(examples[-1])):
-        inputs = [one[i : i + 1].double() for one in examples[:-1]]
-        loss = LOSS(double(*inputs), examples[-1][i : i + 1]).sum()
-        flat = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, parameters)])
-        total = total + flat * min(1.0, clip_norm / float(flat.norm()))
-    return total.numpy()
+def outcome(script, repository, folder):
+    """What a script prints last, as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(repository), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes over gloo: their number changes no bit, and a lost one stops the others."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from tests.torch.small import outcome
 
 from pufferslice.torch.distributed import Processes, joined_processes
 
@@ -217,21 +214,9 @@ print(json.dumps(found))
 )
 
 
-def run(script, repository, folder):
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(repository), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.slow
 def test_the_number_of_processes_changes_no_bit(repository, tmp_path):
-    same = run(SAME, repository, tmp_path)
+    same = outcome(SAME, repository, tmp_path)
     for case in ("plain", "dropout", "few"):
         told = [one for size in (1, 2, 3) for one in same[f"{case} {size}"]]
         assert len(told) == 6
@@ -249,7 +234,7 @@ def test_the_number_of_processes_changes_no_bit(repository, tmp_path):
 
 @pytest.mark.slow
 def test_a_lost_or_deviating_process_stops_all(repository, tmp_path):
-    lost = run(LOST, repository, tmp_path)
+    lost = outcome(LOST, repository, tmp_path)
     *others, killed = lost["killed"]
     assert killed == "status 9"
     for told in others:

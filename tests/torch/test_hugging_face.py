@@ -6,12 +6,11 @@ import itertools
 
 import pytest
 import torch
-from tests.torch.small import N_RECORDS, digest_of, plan_of
+from tests.torch.small import N_RECORDS, digest_of, plan_of, train, trainer_of
 from tests.torch.test_batches import Plain
 from torch.nn import functional
 
 from pufferslice.learning import FlatClipping, Poisson
-from pufferslice.torch import Trainer
 from pufferslice.torch.layers import Pass
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import PerExample
@@ -213,10 +212,9 @@ def test_a_run_trains_with_masks_and_dropout_on_the_quick_way(name, attention):
     rows = [{key: value[i] for key, value in items.items()} for i in range(len(LENGTHS))]
     model = model_of(name, attention).train()
     before = digest_of(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     plan = plan_of(2, Poisson(n_records=N_RECORDS, rate=0.2))
-    trainer = Trainer(model, loss_of(name), optimizer, plan)
-    for batch in trainer.batches(Plain(rows * (N_RECORDS // len(rows)))):
-        assert trainer.step(batch).n_non_finite == 0
+    trainer, _ = trainer_of(plan, model=model, loss_fn=loss_of(name))
+    reports = train(trainer, Plain(rows * (N_RECORDS // len(rows))))
+    assert [report.n_non_finite for report in reports] == [0, 0]
     assert trainer.gradient_method == "all examples of a block at once"
     assert digest_of(model) != before

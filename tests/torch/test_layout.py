@@ -81,12 +81,6 @@ def test_names_have_the_order_of_the_model_and_layers_that_of_the_plan(
     )
 
 
-def test_a_model_without_trainable_parameters_is_refused():
-    for model in (nn.Tanh(), two_linear().requires_grad_(False)):
-        with pytest.raises(ArgumentError, match=r"no trainable parameter; call requires_grad_"):
-            layout_of(model, FLAT)
-
-
 @pytest.mark.parametrize(
     ("clipping", "message"),
     [

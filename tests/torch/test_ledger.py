@@ -4,7 +4,6 @@
 import os
 import signal
 import sqlite3
-import stat
 import subprocess
 import sys
 import threading
@@ -55,17 +54,6 @@ def test_the_life_of_a_run(ledger, path):
     ledger.finish(10)
     assert ledger.run() == RecordedRun(RUN, PLAN, N_STEPS, 10)
     assert recorded(path) == [(step, A) for step in range(10)]
-
-
-def test_only_the_owner_reads_it(tmp_path):
-    old = os.umask(0)
-    try:
-        with closing(RunLedger(tmp_path / "a" / "b" / "run.ledger")) as ledger:
-            ledger.start(RUN, PLAN, N_STEPS)
-            files = list((tmp_path / "a" / "b").iterdir())
-            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-    finally:
-        os.umask(old)
 
 
 def test_closing_leaves_one_file_and_opens_again(ledger, path):

@@ -3,7 +3,16 @@
 
 import pytest
 import torch
-from tests.torch.small import LOSS, N_STEPS, digest_of, model_of, plan_of, records, train
+from tests.torch.small import (
+    LOSS,
+    N_STEPS,
+    digest_of,
+    model_of,
+    plan_of,
+    records,
+    train,
+    trainer_of,
+)
 
 from pufferslice.torch import Trainer, make_private
 
@@ -78,13 +87,6 @@ def fitted(module, **given):
     loop.fit(module)
 
 
-def weights_of_own_loop():
-    model = model_of()
-    trainer = Trainer(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan_of())
-    train(trainer)
-    return digest_of(model)
-
-
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
@@ -97,7 +99,9 @@ def test_lightning_trains_as_an_own_loop_does(kind, given):
     module = kind()
     fitted(module, **given)
     assert module.n_taken == N_STEPS
-    assert digest_of(module.model) == weights_of_own_loop() != digest_of(model_of())
+    trainer, model = trainer_of()
+    train(trainer)
+    assert digest_of(module.model) == digest_of(model) != digest_of(model_of())
 
 
 @pytest.mark.parametrize("kind", [WithOptimizer, WithTrainer])

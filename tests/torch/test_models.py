@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from opacus.grad_sample import GradSampleModule
-from tests.torch.small import plan_of
+from tests.torch.small import plan_of, train, trainer_of
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -22,7 +22,6 @@ from pufferslice.torch.models import (
     resnet22,
     small_convnet,
 )
-from pufferslice.torch.trainer import Trainer
 
 DIGITS, COLOURS = (1, 8, 8), (3, 32, 32)
 MODELS = {
@@ -126,10 +125,9 @@ def test_an_example_does_not_reach_the_output_of_another(case):
 def test_a_private_step(case):
     model, shape = case
     plan = plan_of(n_steps=1, sampling=Poisson(n_records=12, rate=0.8))
-    trainer = Trainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    trainer, _ = trainer_of(plan, model=model, loss_fn=cross_entropy)
     before = [p.detach().clone() for p in model.parameters()]
-    for batch in trainer.batches(TensorDataset(torch.randn(12, *shape), torch.arange(12) % 10)):
-        trainer.step(batch)
+    train(trainer, TensorDataset(torch.randn(12, *shape), torch.arange(12) % 10))
     assert trainer.n_taken == 1
     for old, new in zip(before, model.parameters(), strict=True):
         assert new.isfinite().all()

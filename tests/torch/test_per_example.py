@@ -321,11 +321,33 @@ def drawing_operator(values: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(values)
 
 
-def unset_memory(self, h, x):
-    """What the run before has left there, and what is left of the block."""
-    unset = torch.empty(WIDTH * 1_000)[:5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
-    unset_rows = torch.empty_like(x.repeat(1, 1_000))[:, :5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
-    return h + unset + unset_rows
+N_UNSET = WIDTH * 1_000
+
+
+def unset_memory(make, *, one_by_one=False):
+    """What the run before has left in memory, or what is left of the block."""
+
+    def between(self, h, x):
+        unset = make(x)[..., :5].nan_to_num(0.0, 0.0, 0.0).clamp(-9, 9)
+        left = [x.detach().repeat(1, 1_000) * factor for factor in (1.0, 2.0)]
+        h = h + 0 * h.sum().item() if one_by_one else h
+        return h + unset + 0 * sum(values.sum() for values in left)
+
+    return between
+
+
+def lengthened(_):
+    values = torch.zeros(1)
+    return values.set_(values.untyped_storage(), 0, (N_UNSET,), (1,))
+
+
+def quantised(_):
+    given = {"scale": 1.0, "zero_point": 0, "dtype": torch.qint32}
+    return torch._empty_affine_quantized([N_UNSET], **given).dequantize()
+
+
+def empty_both(x):
+    return torch.empty(N_UNSET)[:5] + torch.empty_like(x.repeat(1, 1_000))[:, :5]
 
 
 def anomaly_caught(self, h, x):
@@ -406,13 +428,27 @@ MIDDLES = {
     ),
     "draws by weight": lambda self, h, x: h * torch._sample_dirichlet(x.abs()[:, :5] + 0.1),
     "draws in an operator": lambda self, h, x: h * drawing_operator(x[:, :5].clamp(-9, 9).detach()),
-    "unset memory": unset_memory,
-    "unset memory, one by one": lambda self, h, x: unset_memory(self, h + 0 * h.sum().item(), x),
+    "unset memory": unset_memory(empty_both),
+    "unset memory, one by one": unset_memory(empty_both, one_by_one=True),
+    "unset memory, resized": unset_memory(lambda _: torch.zeros(1).resize_(N_UNSET)),
+    "unset memory, functional": unset_memory(
+        lambda _: torch.ops.aten.resize(torch.zeros(1), [N_UNSET])
+    ),
+    "unset memory, lengthened": unset_memory(lengthened, one_by_one=True),
+    "unset memory, quantised": unset_memory(quantised),
     "anomaly caught": anomaly_caught,
     "quantised": lambda self, h, x: (
         h + torch.quantize_per_tensor_dynamic(x, torch.qint8, False).dequantize()[:, :5]
     ),
     "resized": lambda self, h, x: h + x.clone().resize_(1, 2).sum(),
+    "least squares": lambda self, h, x: (
+        h
+        + torch.linalg.lstsq(x.detach().reshape(3, 2), torch.ones(3, 1)).solution.clamp(-9, 9).sum()
+    ),
+    "table of the example": lambda self, h, x: (
+        h + functional.embedding((x[:, 0] > 0).long(), x.detach().clamp(-9, 9).reshape(3, 2)).sum()
+    ),
+    "index before the first": lambda self, h, x: h.index_fill(1, -1 - (x[0, :1] > 0).long(), 9.0),
     "noise of numpy": lambda self, h, x: h * np.random.rand(),  # noqa: NPY002
     "dispatch mode": under_mode(RowsAdded),
     "function mode": under_mode(FunctionsAdded),
@@ -597,6 +633,11 @@ class InDefault(Net):
         return h + sum(seen)
 
 
+def of_the_module(self, h, x, seen=[]):  # noqa: B006 - what is tested
+    seen.append(number(h))
+    return h + sum(seen)
+
+
 class InClass(Net):
     seen = []  # noqa: RUF012 - what is tested
     between = kept_by(lambda self: self.seen)
@@ -697,6 +738,7 @@ LAYERS = {
     "closure of a method, at once": in_closure_at_once,
     "variable of an outer function": in_outer_variable,
     "default argument of a method": InDefault,
+    "default argument of a function that is a method": functools.partial(net, of_the_module),
     "list of a class": InClass,
     "cached method": InCache,
     "spectral norm, old": lambda: nn.Sequential(spectral_norm(nn.Linear(WIDTH, N_CLASSES))),
@@ -731,7 +773,7 @@ AT_ONCE = {"plain", "reshape behind a gate", "cumsum", "x xT x", "dropout", "rul
 AT_ONCE |= {"tied", "group norm", "compiled inside"}
 ONE_BY_ONE = {"own rule", "own rule, backward", "operator with own rule", "item"}
 ONE_BY_ONE |= {"backward that mixes", "weight written to", "weight written to, data"}
-ONE_BY_ONE |= {"weight written to, frozen"}
+ONE_BY_ONE |= {"weight written to, frozen", "table of the example", "least squares"}
 ONE_BY_ONE |= {"anomaly caught", "draws in an operator", "draws by rate", "resized"}
 RANDOM = {name for name in ACCEPTED if name.startswith("draws ")} | {"dropout", "noise of numpy"}
 STATEFUL_FUNCTIONS = {
@@ -742,6 +784,7 @@ STATEFUL_FUNCTIONS = {
     "closure of a method, at once",
     "variable of an outer function",
     "default argument of a method",
+    "default argument of a function that is a method",
     "list of a class",
     "cached method",
     "alias",
@@ -757,7 +800,7 @@ STATEFUL_FUNCTIONS = {
 NOT_COPIED = {"part of a parameter", "class of tensors"}
 """`copy.deepcopy` does not take them."""
 
-UNSET = {"unset memory", "unset memory, one by one"}
+UNSET = {name for name in ACCEPTED if name.startswith("unset memory")}
 """Plain autograd uses whatever is in memory."""
 
 
@@ -1018,8 +1061,17 @@ def in_special_method():
     return Own()
 
 
+class InCacheOfClass(Net):
+    @classmethod
+    @functools.lru_cache
+    def memory(cls):
+        return []
+
+    between = kept_by(lambda self: self.memory())
+
+
 @pytest.mark.soundness
-@pytest.mark.parametrize("make", [in_property, in_parent, in_special_method])
+@pytest.mark.parametrize("make", [in_property, in_parent, in_special_method, InCacheOfClass])
 def test_state_in_a_class_that_a_replica_cannot_cover_is_refused(make):
     with pytest.raises(ArgumentError, match="cannot be copied for each run"):
         prepared(make())
@@ -1028,7 +1080,11 @@ def test_state_in_a_class_that_a_replica_cannot_cover_is_refused(make):
 @pytest.mark.soundness
 @pytest.mark.parametrize(
     "enter",
-    [lambda: FunctionsAdded().__enter__(), lambda: torch.set_autocast_enabled("cpu", True)],
+    [
+        lambda: FunctionsAdded().__enter__(),
+        lambda: torch.set_autocast_enabled("cpu", True),
+        lambda: torch.autograd.graph.save_on_cpu().__enter__(),
+    ],
 )
 def test_a_mode_that_is_not_left_is_refused(enter):
     """It would see the next example, and the sum."""
@@ -1037,6 +1093,8 @@ def test_a_mode_that_is_not_left_is_refused(enter):
             prepared(net(lambda self, h, x: (enter(), h)[1]))
     finally:
         torch.set_autocast_enabled("cpu", False)
+        while torch._C._autograd._top_saved_tensors_default_hooks(True):
+            torch._C._autograd._pop_saved_tensors_default_hooks()
         while torch._C._len_torch_function_stack():
             torch.overrides._pop_mode()
 
@@ -1104,6 +1162,27 @@ def test_code_that_catches_an_error_of_one_example_makes_no_step(between):
     sum_of(engine, (inputs, targets))
     inputs[1, 0] = -5.0
     with pytest.raises(TrainingError, match=r"catches an error.*not taken"):
+        sum_of(engine, (inputs, targets))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("label", [-1, 5])
+def test_labels_for_which_torch_reads_other_memory_make_no_step(label, one_by_one):
+    """By `ctc_loss`, whose 5 classes are the hidden values here."""
+
+    def between(self, h, x):
+        labels = torch.where(x[:, :1] > 2, label, 1)
+        logits = (h + 0 * h.sum().item() if one_by_one else h)[None].log_softmax(-1)
+        return h * functional.ctc_loss(logits, labels, *torch.ones(2, 1).long())
+
+    engine = prepared(net(between))
+    inputs, targets = examples_of()
+    inputs[:, 0] = 0.0
+    assert engine.method.at_once == (not one_by_one)
+    assert sum_of(engine, (inputs, targets)).any()
+    inputs[1, 0] = 3.0
+    with pytest.raises(TrainingError, match="labels out of range"):
         sum_of(engine, (inputs, targets))
 
 

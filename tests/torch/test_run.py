@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs and their folders: killed, resumed, rewound, finished, and short of disk."""
 
-import json
+import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from tests.torch.small import (
     copy_of,
     digest_of,
     model_of,
+    outcome,
     plan_of,
     records,
     resumed,
@@ -152,19 +151,6 @@ for number, (moment, patch) in enumerate(MOMENTS.items()):
 print(json.dumps(found))
 """
 )
-
-
-def outcome(script, repository, folder, *args):
-    """What a script prints last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(repository), str(folder), *args],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -309,11 +295,15 @@ def test_a_rewind_is_refused(tmp_path):
 
 
 def test_files_are_for_their_owner_and_hold_no_key(tmp_path):
-    trainer, _ = stopped_at(tmp_path, 2)
+    old = os.umask(0)
+    try:
+        trainer, _ = stopped_at(tmp_path / "new" / "run", 2)
+        trainer.save(tmp_path / "new" / "run" / "copy.pt")
+    finally:
+        os.umask(old)
     secret = trainer._run._key.to_bytes()
-    trainer.save(tmp_path / "copy.pt")
-    assert secret.hex().encode() in (tmp_path / "run.key").read_bytes()
-    for path in tmp_path.iterdir():
+    assert secret.hex().encode() in (tmp_path / "new" / "run" / "run.key").read_bytes()
+    for path in (tmp_path / "new" / "run").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path.name
         if path.name != "run.key":
             content = path.read_bytes()

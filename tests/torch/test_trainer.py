@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.torch.engine import clipped_rows
 from tests.torch.small import (
     LOSS,
     N_RECORDS,
     N_STEPS,
-    clipped_sum,
     copy_of,
     digest_of,
     model_of,
@@ -51,7 +51,7 @@ from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.keys import RunKey
 from pufferslice.torch import StepReport, Trainer, clipping
 from pufferslice.torch import run as run_module
-from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.layout import ParameterLayout, layout_of
 from pufferslice.torch.model_checks import device_of
 
 MASKS, INSIDE, SEEN = [], [], []
@@ -117,7 +117,7 @@ def test_a_step_is_the_clipped_sum_and_keyed_noise_over_the_divisor(
 ):
     plan = attrs.evolve(plan_of(sampling=sampling, clip_norm=clip_norm), block=block)
     trainer, model, optimizer = watched(plan)
-    before = copy.deepcopy(model)
+    before = copy.deepcopy(model).double()
     data = records()
     batch = next(trainer.batches(data))
     noise_keys = []
@@ -129,10 +129,11 @@ def test_a_step_is_the_clipped_sum_and_keyed_noise_over_the_divisor(
     monkeypatch.setattr(run_module, "add_integers", add_noise)
     trainer.step(batch)
     assert block_stated(trainer) == trainer.plan.block == (block or trainer.plan.block)
-    n_parameters = sum(p.numel() for p in model.parameters())
-    radius = float(sum_grid(trainer.plan, 0, [n_parameters]).radii[0])
+    layout = layout_of(before, plan.clipping)
+    radius = float(sum_grid(trainer.plan, 0, layout.sizes).radii[0])
     assert 0.999 * clip_norm < radius < clip_norm
-    expected = clipped_sum(before, [one[batch.indices.tolist()] for one in data.tensors], radius)
+    inputs, targets = (one[batch.indices.tolist()] for one in data.tensors)
+    expected = clipped_rows(before, LOSS, layout, (inputs.double(), targets), radius)
     (noise_key,) = noise_keys
     noise = draw_integers(noise_key, len(expected)) * (plan.noise_stds(0)[0] / SIGMA_INT)
     found = optimizer.seen[0].double().numpy() * plan.divisor - noise
@@ -160,8 +161,8 @@ def noise_seen(clipping):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 12_000), nn.Linear(12_000, 5))
     plan = plan_of(n_steps=1, sampling=EVERYONE, clip_norm=clipping)
-    optimizer = Watching(model.parameters())
-    train(Trainer(model, flat_loss, optimizer, plan))
+    trainer, _, optimizer = watched(plan, model=model, loss_fn=flat_loss)
+    train(trainer)
     return optimizer.seen[0].double().numpy(), plan
 
 
@@ -396,8 +397,7 @@ class Writing(nn.Module):
 
 def step_with_large_weights(model):
     """A trainer that has taken a step, and the next batch, at which the model writes."""
-    optimizer = torch.optim.SGD(model.inner.parameters(), lr=0.1)
-    trainer = Trainer(model, LOSS, optimizer, plan_of())
+    trainer, _ = trainer_of(model=model)
     batches = trainer.batches(records())
     trainer.step(next(batches))
     with torch.no_grad():
@@ -495,9 +495,9 @@ def test_frozen_parameters_get_no_noise_and_float64_models_stay_so():
     model = model_of().double()
     model[0].requires_grad_(requires_grad=False)
     before = digest_of(model[0])
-    optimizer = Watching(model[2].parameters())
+    trainer, _, optimizer = watched(model=model)
     inputs, targets = records().tensors
-    train(Trainer(model, LOSS, optimizer, plan_of()), TensorDataset(inputs.double(), targets))
+    train(trainer, TensorDataset(inputs.double(), targets))
     assert optimizer.seen[0].dtype == torch.float64
     assert digest_of(model[0]) == before
     assert model[0].weight.grad is None
@@ -835,13 +835,10 @@ def test_a_step_that_fails_can_be_taken_again_and_shows_no_record(problem, step)
     assert trainer.is_finished
 
 
-def trained(model=None, data=None, loss_fn=LOSS, plan=None, batches=None, **given):
+def trained(data=None, batches=None, **given):
     """A trainer at the end of its plan, and the weights."""
-    model = model_of() if model is None else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = Trainer(model, loss_fn, optimizer, plan or plan_of(), **given)
-    for batch in trainer.batches(data or records(), **(batches or {})):
-        trainer.step(batch)
+    trainer, model = trainer_of(**given)
+    train(trainer, data, **(batches or {}))
     assert trainer.is_finished
     return trainer, digest_of(model)
 
@@ -886,7 +883,7 @@ def dicts():
 )
 def test_items_may_be_dicts_of_keyword_inputs(loss_fn, same_key):
     model = Named()
-    trainer, _ = trained(model, Plain(dicts()), loss_fn)
+    trainer, _ = trained(Plain(dicts()), model=model, loss_fn=loss_fn)
     assert trainer.gradient_method == "all examples of a block at once"
     assert digest_of(model.inner) == trained()[1]
 
@@ -996,7 +993,7 @@ def test_workers_and_generators_of_the_caller_change_no_bit(same_key):
         torch.manual_seed(n_workers)
         state = torch.get_rng_state()
         given = {"batches": {"n_workers": n_workers}, "blocks_in_flight": in_flight}
-        digests.add(trained(model, data, plan=plan, **given)[1])
+        digests.add(trained(data, model=model, plan=plan, **given)[1])
         assert torch.equal(state, torch.get_rng_state())
     assert len(digests) == 1
     assert trained(plan=plan)[1] not in digests
@@ -1126,7 +1123,7 @@ def gan_loss(scores, _):
 def test_discriminator_and_generator_take_turns():
     """The generator needs no noise; if it is left trainable, the step is refused."""
     both = RealAndFake()
-    trainer = Trainer(both, gan_loss, sgd(both.discriminator), plan_of(4))
+    trainer, _ = trainer_of(plan_of(4), model=both, loss_fn=gan_loss)
     optimizer = torch.optim.Adam(both.generator.parameters(), lr=0.01)
     before = [p.detach().clone() for p in both.parameters()]
     for batch in trainer.batches(records()):

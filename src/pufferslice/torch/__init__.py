@@ -17,11 +17,10 @@ except ModuleNotFoundError as error:
 from pufferslice.torch.batches import Batch
 from pufferslice.torch.model_checks import replace_batchnorm, validate
 from pufferslice.torch.own_loop import PrivateLoader, PrivateOptimizer, make_private
-from pufferslice.torch.trainer import Batches, StepReport, Trainer
+from pufferslice.torch.trainer import StepReport, Trainer
 
 __all__ = [
     "Batch",
-    "Batches",
     "PrivateLoader",
     "PrivateOptimizer",
     "StepReport",

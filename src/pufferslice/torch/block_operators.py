@@ -47,20 +47,41 @@ _JOINING: Final = frozenset(
         "_is_all_true",
         "_is_any_true",
         "addbmm_",
+        "index_fill",
+        "index_fill_",
+        "linalg_lstsq",
         "quantize_per_channel",
         "quantize_per_tensor",
         "quantize_per_tensor_dynamic",
-        "resize_",
-        "resize_as_",
     }
 )
-"""Under vmap, torch's versions answer for all examples together (`detect_anomaly` asks so), resize
-memory that examples share, or give them all one scale."""
+"""Under vmap, torch's versions answer for all examples together (`detect_anomaly` asks so), give
+them all one scale, start from the pivots of the example before (`linalg_lstsq`), or take an index
+outside an example for one of its neighbour (`index_fill`)."""
 
 _UNSET: Final = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 """Leave memory unset."""
+
+_LENGTHENING: Final = frozenset(
+    {
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+        "empty_quantized",
+        "resize",
+        "resize_",
+        "resize_as_",
+        "set_",
+    }
+)
+"""Add memory to a tensor, unset, or return quantised tensors of unset memory. Under vmap they would
+resize memory that examples share, so there they are refused."""
+
+
+_CTC: Final = {"_ctc_loss": 0, "_ctc_loss_backward": 1}
+"""The place of the probabilities among the arguments; labels follow. Torch does not check labels,
+and reads other memory for one that is out of range."""
 
 
 class WholeBlockError(RuntimeError):
@@ -71,14 +92,11 @@ class WholeBlockError(RuntimeError):
 class SetMemory(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Fills memory that operators leave unset with zeros."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # as torch has it
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
-        return _result(func, args, kwargs or {})
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in _CTC:
+            _check_labels(name, args)
+        return (_lengthened if name in _LENGTHENING else _result)(func, args, kwargs or {})
 
 
 @final
@@ -88,21 +106,31 @@ class BlockOperators(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyp
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._has_raised = False
+        self._ends: set[int] = set()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # as torch has it
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             if func not in _accepted:
                 _check(func)
+                self._check_arguments(func, args)
             return _result(func, args, kwargs or {})
         except Exception:
             self._has_raised = True
             raise
+
+    def _check_arguments(self, operator: Any, args: Any) -> None:
+        """Raise if an index outside an example could be one of its neighbour.
+
+        Where each example has its own table, torch joins them and adds to each index where its
+        table begins.
+        """
+        name = operator.overloadpacket.__name__
+        if name in _CTC:
+            _check_labels(name, args)
+        elif operator is _ARANGE:
+            self._ends.add(args[1])
+        elif operator is _EMBEDDING and len(args[0]) in self._ends:
+            raise WholeBlockError("torch's embedding joins the tables of a block")
 
     def check(self) -> None:
         """Raise if an operator raised: whatever called it has caught the error."""
@@ -121,9 +149,24 @@ def _result(operator: Any, args: Any, kwargs: Any) -> Any:  # as torch has them
     return values
 
 
+def _lengthened(operator: Any, args: Any, kwargs: Any) -> Any:  # as torch has them
+    """The result of an operator, with zeros in the memory that it did not get in `args`."""
+    storages = [x.untyped_storage() if isinstance(x, torch.Tensor) else x for x in args]
+    n_set = {s._cdata: s.nbytes() for s in storages if isinstance(s, torch.UntypedStorage)}  # noqa: SLF001 - no public name
+    values = operator(*args, **kwargs)
+    storage = values.untyped_storage()
+    start = n_set.get(storage._cdata, 0)  # noqa: SLF001 - as above
+    if operator.overloadpacket is torch.ops.aten.resize:  # of a copy
+        start = args[0].nbytes
+    torch.empty(0, dtype=torch.uint8, device=values.device).set_(storage)[start:].zero_()
+    return values
+
+
+_ARANGE: Final = torch.ops.aten.arange.start_step
+_EMBEDDING: Final = torch.ops.aten.embedding.default
 _unset: Final = frozenset(getattr(torch.ops.aten, name) for name in _UNSET)
 _accepted: Final[set[Any]] = set()
-"""Operators that were checked before."""
+"""Operators that were checked before and need no look at their arguments."""
 
 
 def _check(operator: Any) -> None:  # torch's OpOverload
@@ -133,6 +176,13 @@ def _check(operator: Any) -> None:  # torch's OpOverload
         raise WholeBlockError(f"the operator {library}::{name} is not torch's own")
     if torch.Tag.nondeterministic_seeded in operator.tags and name not in _DRAWS:
         raise WholeBlockError(f"{name} draws as many random numbers as its values need")
-    if name in _JOINING:
+    if name in _JOINING | _LENGTHENING:
         raise WholeBlockError(f"torch's {name} joins the examples of a block")
-    _accepted.add(operator)
+    if operator not in (_ARANGE, _EMBEDDING) and name not in _CTC:
+        _accepted.add(operator)
+
+
+def _check_labels(name: str, args: Any) -> None:
+    probabilities, labels = args[_CTC[name]], args[_CTC[name] + 1]
+    if bool(((labels < 0) | (labels >= probabilities.shape[-1])).any()):
+        raise IndexError("labels of ctc_loss must be from 0 to the number of classes less one")

@@ -88,6 +88,17 @@ class StepSums(NamedTuple):
     """Examples left out because their gradient is NaN or infinite."""
 
 
+class _Totals(NamedTuple):
+    """What the groups of a step have in common, and the arrays that they add to."""
+
+    grid: SumGrid
+    block: int
+    seed_of: SeedOf
+    integers: Integers
+    losses: Floats
+    """One for each block."""
+
+
 @final
 class ClippedSums:
     """Clipped gradient sums of a model over batches, several blocks at once."""
@@ -156,16 +167,16 @@ class ClippedSums:
         takes could depend on its values, and the certificate states the block.
         """
         with one_thread(), self._plain_torch():
-            taken = self._per_example.bytes_of_one(self._there(made_up(example, 1)))
-        activations = _UNKNOWN_BYTES if taken.activations is None else taken.activations
-        example_bytes = max(1, activations + taken.gradients)
+            known, gradients = self._per_example.bytes_of_one(self._there(made_up(example, 1)))
+        activations = _UNKNOWN_BYTES if known is None else known
+        example_bytes = max(1, activations + sum(gradients))
         usual = max(1.0, batch + 4 * spread)
         batch_bytes = example_bytes * usual
         if batch_bytes > _SMALL_BYTES:
             usual /= 4 if batch_bytes > _BLOCK_BYTES else 2
         fitting = min(
             _BLOCK_BYTES // example_bytes,
-            _ARRAY_BYTES // max(1, taken.largest_gradient),
+            _ARRAY_BYTES // max(1, *gradients),
             max(_LEAST_BLOCK, _CACHE_BYTES // max(1, activations)),
         )
         return max(1, min(math.ceil(usual), fitting))
@@ -181,7 +192,7 @@ class ClippedSums:
         flags[1] = 1
         try:
             flags[0] = self._add_groups(
-                batch, grid, block, seed_of, integers=sums, losses=losses.view(np.float64)
+                batch, _Totals(grid, block, seed_of, sums, losses.view(np.float64))
             )
             flags[1] = 0
         finally:
@@ -202,20 +213,8 @@ class ClippedSums:
         total_loss = math.fsum(losses.view(np.float64)) if n_examples else math.nan
         return StepSums(sums, total_loss / max(1, n_examples), int(flags[0]))
 
-    def _add_groups(
-        self,
-        batch: Batch,
-        grid: SumGrid,
-        block: int,
-        seed_of: SeedOf,
-        *,
-        integers: Integers,
-        losses: Floats,
-    ) -> int:
-        """Add the sums of the groups that this process computes, and set the losses of blocks.
-
-        Returns the number of examples that were left out.
-        """
+    def _add_groups(self, batch: Batch, totals: _Totals) -> int:
+        """Add the groups that this process computes; returns how many examples were left out."""
         method = self.method
         if method is None:
             raise ArgumentError("a batch is summed after prepare")
@@ -225,9 +224,7 @@ class ClippedSums:
 
         def add_group(group: _Group) -> int:
             with self._plain_torch(), _named_errors():
-                return self._add_group(
-                    group, method, grid, block, seed_of, integers=integers, losses=losses
-                )
+                return self._add_group(group, method, totals)
 
         groups = batch.groups()
         here = (groups[i] for i in self._processes.own_parts(len(groups)))
@@ -270,27 +267,17 @@ class ClippedSums:
     def _there(self, examples: Examples) -> Examples:
         return mapped(lambda tensor: tensor.to(self._device), examples)
 
-    def _add_group(
-        self,
-        group: _Group,
-        method: GradientMethod,
-        grid: SumGrid,
-        block: int,
-        seed_of: SeedOf,
-        *,
-        integers: Integers,
-        losses: Floats,
-    ) -> int:
-        totals: dict[int, Tensor] = {}
+    def _add_group(self, group: _Group, method: GradientMethod, totals: _Totals) -> int:
+        of_blocks: dict[int, Tensor] = {}
         n_left_out = 0
         for number, examples in group:
-            seed = seed_of(number)
+            seed = totals.seed_of(number)
             with seeded(seed) if method.draws else contextlib.nullcontext():
                 block_losses, contributions = self._per_example.contributions(
                     examples, method, seed
                 )
             with torch.no_grad():
-                weights, finite = self._weights(contributions, len(block_losses), grid, block)
+                weights, finite = self._weights(contributions, len(block_losses), totals)
                 left_out = int((~finite).sum())
                 if left_out and self._non_finite == "stop":
                     raise TrainingError(
@@ -305,25 +292,25 @@ class ClippedSums:
                     finite_part = contribution.masked(finite) if left_out else contribution
                     sums = finite_part.weighted_sum(by_layer[self.layout.layers[place]])
                     if len(group) == 1:
-                        self._add(place, sums, grid, integers)
-                    elif place in totals:
-                        totals[place] += sums.double()
+                        self._add(place, sums, totals)
+                    elif place in of_blocks:
+                        of_blocks[place] += sums.double()
                     else:
-                        totals[place] = sums.double()
-            losses[number] = float(block_losses.double().sum())
+                        of_blocks[place] = sums.double()
+            totals.losses[number] = float(block_losses.double().sum())
             n_left_out += left_out
-        for place, sums in totals.items():
-            self._add(place, sums, grid, integers)
+        for place, sums in of_blocks.items():
+            self._add(place, sums, totals)
         return n_left_out
 
-    def _add(self, place: int, sums: Tensor, grid: SumGrid, integers: Integers) -> None:
+    def _add(self, place: int, sums: Tensor, totals: _Totals) -> None:
         """Add the sums of a parameter, rounded to the grid, to the integers of all groups."""
-        step = float(grid.steps[self.layout.layers[place]])
+        step = float(totals.grid.steps[self.layout.layers[place]])
         with self._adding:
-            add_quantised(sums, step, integers[self.layout.place_of(place, sums)])
+            add_quantised(sums, step, totals.integers[self.layout.place_of(place, sums)])
 
     def _weights(
-        self, contributions: dict[int, Contribution], n_examples: int, grid: SumGrid, block: int
+        self, contributions: dict[int, Contribution], n_examples: int, totals: _Totals
     ) -> tuple[Tensor, Tensor]:
         """Weight of each example in each layer, and which examples have finite gradients."""
         shape = (self.layout.n_layers, n_examples)
@@ -334,11 +321,11 @@ class ClippedSums:
             rounding = contribution.rounding_radii()
             if rounding is not None:
                 radii[layer] += rounding.numpy(force=True) ** 2
-        radii += ((block + 4) * _SINGLE_ROUNDOFF) ** 2 * squares
-        bounds = np.sqrt(np.maximum(squares, radii / rounding_share(block) ** 2))
+        radii += ((totals.block + 4) * _SINGLE_ROUNDOFF) ** 2 * squares
+        bounds = np.sqrt(np.maximum(squares, radii / rounding_share(totals.block) ** 2))
         finite = np.isfinite(bounds).all(0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            weights = np.minimum(grid.radii[:, None] / (bounds * _NORM_MARGIN), 1.0)
+            weights = np.minimum(totals.grid.radii[:, None] / (bounds * _NORM_MARGIN), 1.0)
         weights[:, ~finite] = 0.0
         return torch.from_numpy(weights), torch.from_numpy(finite)
 

@@ -24,11 +24,6 @@ _SMALL: Final = 2.0**-50
 _TINY: Final = 2.0**-900
 
 
-def squared_row_norms(rows: Tensor) -> Tensor:
-    """Squared norms of the rows, rounded up, shape (n_rows,)."""
-    return row_norms(rows).square()
-
-
 def row_norms(rows: Tensor) -> Tensor:
     """Norms of the rows, summed in float64 and rounded up, shape (n_rows,)."""
     n_terms = math.prod(rows.shape[1:])
@@ -46,22 +41,12 @@ def row_norms(rows: Tensor) -> Tensor:
     return (flat.double().square().sum(1) * margin).sqrt() * margin
 
 
-def units(values: Tensor, norms: Tensor) -> Tensor:
-    """Each example's values over their norm, in float64."""
-    sizes = norms.masked_fill(norms == 0, 1.0)
-    return values.double() / sizes.reshape(-1, *(1,) * (values.dim() - 1))
-
-
-def are_ordinary(first: Tensor, second: Tensor, weights: Tensor) -> bool:
+@kernel
+def _are_ordinary(first: Floats, second: Floats, weights: Floats) -> bool:
     """Whether no norm is so large or small that a product in float32 could lose digits.
 
     Zeros lose no digits, and examples of weight 0 are ignored.
     """
-    return bool(_all_ordinary(*(x.numpy(force=True) for x in (first, second, weights))))
-
-
-@kernel
-def _all_ordinary(first: Floats, second: Floats, weights: Floats) -> bool:
     for i in range(len(weights)):
         if weights[i] > 0:
             for norm in (first[i], second[i]):
@@ -172,7 +157,7 @@ class Contribution(ABC):
         """The same with zero vectors where `finite` is false, because NaN times 0 is NaN."""
 
 
-_SQUARES: Final = attrs.Factory(lambda self: squared_row_norms(self.vectors), takes_self=True)
+_SQUARES: Final = attrs.Factory(lambda self: row_norms(self.vectors).square(), takes_self=True)
 _LEFT_NORMS: Final = attrs.Factory(lambda self: row_norms(self.left), takes_self=True)
 _RIGHT_NORMS: Final = attrs.Factory(lambda self: row_norms(self.right), takes_self=True)
 
@@ -205,48 +190,12 @@ class Dense(Contribution):
 
 @final
 @attrs.frozen(eq=False)
-class Outer(Contribution):
-    """Outer products of two vectors per example: `left` (n, out), `right` (n, in)."""
-
-    left: Tensor
-    right: Tensor
-    left_norms: Tensor = attrs.field(default=_LEFT_NORMS)
-    right_norms: Tensor = attrs.field(default=_RIGHT_NORMS)
-
-    def squared_norms(self) -> Tensor:
-        """The norm of an outer product is the product of the norms."""
-        return (self.left_norms * self.right_norms).square()
-
-    def weighted_sum(self, weights: Weights) -> Tensor:
-        """One matrix product over the examples; in float64 if the numbers are very large or small.
-
-        There `left * weights` could lose its digits in float32, and `right` make that matter.
-        """
-        if are_ordinary(self.left_norms, self.right_norms, weights.exact):
-            scaled, right = self.left * weights.like(self.left)[:, None], self.right
-        else:
-            sizes = weights.exact * self.left_norms * self.right_norms
-            scaled = units(self.left, self.left_norms) * sizes[:, None]
-            right = units(self.right, self.right_norms)
-        return (scaled.T @ right).reshape(-1)
-
-    def dense(self) -> Tensor:
-        """The outer products."""
-        return (self.left[:, :, None] * self.right[:, None, :]).flatten(1)
-
-    def masked(self, finite: Tensor) -> "Outer":
-        """With both vectors of the other examples set to 0."""
-        dropped = ~finite[:, None]
-        return Outer(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
-
-
-@final
-@attrs.frozen(eq=False)
-class Tokens(Contribution):
+class Products(Contribution):
     """Sums of outer products over tokens, `left` (n, tokens, out), `right` (n, tokens, in).
 
-    The sums are not materialised: norms come from Gram products. Tokens may cancel, so everything
-    is in float64, with `left` and `right` of each example scaled to norm 1.
+    The sums are not materialised: norms come from those of the two sides, or from Gram products if
+    there are several tokens. These may cancel, so everything is then in float64, with `left` and
+    `right` of each example scaled to norm 1.
     """
 
     left: Tensor
@@ -254,34 +203,59 @@ class Tokens(Contribution):
     left_norms: Tensor = attrs.field(default=_LEFT_NORMS)
     right_norms: Tensor = attrs.field(default=_RIGHT_NORMS)
 
-    def squared_norms(self) -> Tensor:
-        """Gram products, plus what their rounding can hide."""
-        left, right = units(self.left, self.left_norms), units(self.right, self.right_norms)
-        grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
-        n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 16
-        shares = grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT_ROUNDOFF
-        return shares * (self.left_norms * self.right_norms).square()
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of each example."""
+        return self.left.shape[1]
 
-    def rounding_radii(self) -> Tensor:
-        """Those of one float64 sum over all tokens of all examples."""
-        n_terms = self.left.shape[0] * self.left.shape[1] + 16
+    def squared_norms(self) -> Tensor:
+        """The product of two norms or, for several tokens, Gram products with their rounding."""
+        squares = (self.left_norms * self.right_norms).square()
+        if self.n_tokens == 1:
+            return squares
+        left, right = self._units()
+        grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
+        n_terms = self.n_tokens**2 + left.shape[2] + right.shape[2] + 16
+        return (grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT_ROUNDOFF) * squares
+
+    def rounding_radii(self) -> Tensor | None:
+        """For several tokens, those of one float64 sum over all tokens of all examples."""
+        if self.n_tokens == 1:
+            return None
+        n_terms = self.left.shape[0] * self.n_tokens + 16
         return n_terms * UNIT_ROUNDOFF * self.left_norms * self.right_norms
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        """One float64 matrix product over examples and tokens."""
-        sizes = weights.exact * self.left_norms * self.right_norms
-        left = units(self.left, self.left_norms) * sizes[:, None, None]
-        right = units(self.right, self.right_norms)
+        """One matrix product over examples and tokens.
+
+        For one token it is in the precision of the values unless they are very large or small:
+        there `left * weights` could lose its digits in float32, and `right` make that matter.
+        """
+        norms = (self.left_norms, self.right_norms, weights.exact)
+        if self.n_tokens == 1 and _are_ordinary(*(x.numpy(force=True) for x in norms)):
+            left, right = self.left * weights.like(self.left)[:, None, None], self.right
+        else:
+            left, right = self._units()
+            left = left * (weights.exact * self.left_norms * self.right_norms)[:, None, None]
         return (left.flatten(0, 1).T @ right.flatten(0, 1)).reshape(-1)
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Both sides of each example over their norms, in float64."""
+        pairs = ((self.left, self.left_norms), (self.right, self.right_norms))
+        left, right = (
+            values.double() / norms.masked_fill(norms == 0, 1.0)[:, None, None]
+            for values, norms in pairs
+        )
+        return left, right
 
     def dense(self) -> Tensor:
         """The sums of outer products."""
         return torch.bmm(self.left.mT, self.right).flatten(1)
 
-    def masked(self, finite: Tensor) -> "Tokens":
+    def masked(self, finite: Tensor) -> "Products":
         """With all tokens of the other examples set to 0."""
         dropped = ~finite[:, None, None]
-        return Tokens(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
+        return Products(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
 
 
 @final
@@ -301,7 +275,7 @@ class Rows(Contribution):
     def squared_norms(self) -> Tensor:
         """Sums over the rows of each example."""
         norms = torch.zeros(self.n_examples, dtype=torch.float64, device=self.vectors.device)
-        norms.index_add_(0, self.owners, squared_row_norms(self.vectors))
+        norms.index_add_(0, self.owners, row_norms(self.vectors).square())
         return norms * (1 + (self.n_rows + 2) * UNIT_ROUNDOFF)
 
     def weighted_sum(self, weights: Weights) -> Tensor:
@@ -325,12 +299,9 @@ class Rows(Contribution):
 
 def token_products(left: Tensor, right: Tensor) -> Contribution:
     """Per-example sums of outer products over tokens, in the cheaper form for these shapes."""
-    n_tokens = left.shape[1]
-    if n_tokens == 1:
-        return Outer(left[:, 0].contiguous(), right[:, 0].contiguous())
-    if _is_dense_cheaper(n_tokens, left.shape[2], right.shape[2]):
+    if _is_dense_cheaper(left.shape[1], left.shape[2], right.shape[2]):
         return Dense(torch.bmm(left.mT, right).flatten(1))
-    return Tokens(left.contiguous(), right.contiguous())
+    return Products(left.contiguous(), right.contiguous())
 
 
 def _is_dense_cheaper(n_tokens: int, n_out: int, n_in: int) -> bool:

@@ -29,10 +29,8 @@ class ParameterLayout:
     @functools.cached_property
     def slices(self) -> tuple[slice, ...]:
         """Place of each parameter in the flat vector."""
-        starts = [0]
-        for parameter in self.parameters:
-            starts.append(starts[-1] + parameter.numel())
-        return tuple(slice(a, b) for a, b in itertools.pairwise(starts))
+        ends = itertools.accumulate((p.numel() for p in self.parameters), initial=0)
+        return tuple(slice(a, b) for a, b in itertools.pairwise(ends))
 
     @functools.cached_property
     def n_parameters(self) -> int:
@@ -73,19 +71,15 @@ def layout_of(model: nn.Module, clipping: Clipping) -> ParameterLayout:
     A parameter belongs to the layer `name` if that is its own name or the name of a module around
     it. Every trainable parameter must belong to exactly one layer of the plan.
     """
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    if not trained:
-        raise ArgumentError(
-            "the model has no trainable parameter; call requires_grad_(True) on what to train"
-        )
-    names = tuple(name for name, _ in trained)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    names = tuple(trained)
     if isinstance(clipping, LayerClipping):
         layers = tuple(_layer_of(name, clipping.names) for name in names)
         n_layers = len(clipping.names)
     else:
         layers, n_layers = (0,) * len(names), 1
     layout = ParameterLayout(
-        names=names, parameters=tuple(p for _, p in trained), layers=layers, n_layers=n_layers
+        names=names, parameters=tuple(trained.values()), layers=layers, n_layers=n_layers
     )
     if isinstance(clipping, LayerClipping) and layout.sizes != tuple(clipping.sizes):
         wrong = next(i for i, n in enumerate(layout.sizes) if n != clipping.sizes[i])

@@ -146,12 +146,11 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
             )
         return float(self.plan.noise_multipliers[self._n_taken])
 
-    def watch(
-        self, *, module: Any, optimizer: DPOptimizer, data_loader: Loader
-    ) -> None:  # the wrapped module, or its hooks
+    def watch(self, *, module: Any, optimizer: DPOptimizer, data_loader: Loader) -> None:
         """Check the run now and at every step; call it again if the objects change.
 
-        With `BatchMemoryManager` the data loader is the one that the manager returns.
+        `module` is the wrapped one, or its hooks (`wrap_model=False`). With `BatchMemoryManager`
+        the data loader is the one that the manager returns.
         """
         run = _Run(module, optimizer, data_loader)
         self._check(run)
@@ -341,10 +340,8 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
                 *reductions
             )
         # The divisor does not change the cost, but must be public.
-        divisor, expected = (
-            int(sampler.num_samples * (1 / len(sampler))),
-            optimizer.expected_batch_size,
-        )
+        divisor = int(sampler.num_samples * (1 / len(sampler)))
+        expected = optimizer.expected_batch_size
         if "mean" in reductions and not 0 < divisor == expected:
             yield f"expected_batch_size is {expected!r}; by this loader it is {max(divisor, 1)}"
         # Anyone who knows the seed of a user's generator knows what is drawn.

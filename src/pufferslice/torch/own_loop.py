@@ -36,9 +36,7 @@ class PrivateLoader:
     the plan. A batch may be empty: its tensors have no rows, and its step is noise only.
     """
 
-    def __init__(
-        self, trainer: Trainer, batches: Iterator[Batch], dataset: Any
-    ) -> None:  # any map-style dataset
+    def __init__(self, trainer: Trainer, batches: Iterator[Batch], dataset: Any) -> None:
         self._trainer = trainer
         self._batches = batches
         self.dataset: Final = dataset

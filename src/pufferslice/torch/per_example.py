@@ -75,17 +75,6 @@ class GradientMethod(NamedTuple):
 
 
 @final
-class ExampleBytes(NamedTuple):
-    """Memory of one example."""
-
-    activations: int | None
-    """None if the model does not run on the example."""
-    gradients: int
-    """Those that are materialised."""
-    largest_gradient: int
-
-
-@final
 class PerExample:
     """A model and a loss, run on single examples.
 
@@ -115,9 +104,9 @@ class PerExample:
                 )
         with seeded(0), _modes_closed():
             method = self._fastest(examples)
-            example = _row(examples, 0)
+            gradients: list[Tensor | None] = []
             try:
-                self._check_used(example) if method.at_once else self._gradients_of(example)
+                _, gradients = self._gradients_of(_row(examples, 0))
             except ArgumentError:
                 raise
             except Exception as error:  # noqa: BLE001 - user code may raise anything on made-up values
@@ -125,6 +114,13 @@ class PerExample:
                 method = GradientMethod(at_once=False, reason=reason)
         if not method.at_once:
             self._calls.clear()
+            return method
+        for name, gradient in zip(self._layout.names, gradients, strict=True):
+            if gradient is None:
+                raise ArgumentError(
+                    f"parameter {name!r} has no gradient: the loss does not depend on it. Freeze "
+                    "it with requires_grad_(False), or use it in the model"
+                )
         return method
 
     def _fastest(self, examples: Examples) -> GradientMethod:
@@ -201,9 +197,7 @@ class PerExample:
         def run_one(example: Examples) -> tuple[Any, Tensor, list[Tensor]]:
             """Gradients of one example for the `dense` parameters and the taps, loss and inputs."""
 
-            def loss_of_one(
-                dense_values: list[Tensor], zeros: list[Tensor]
-            ) -> Any:  # a tensor and a list
+            def loss_of_one(dense_values: list[Tensor], zeros: list[Tensor]) -> Any:
                 pairs = zip(dense, dense_values, strict=True)
                 trained = {id(self._layout.parameters[i]): value for i, value in pairs}
                 run = Pass(_constants(trained, frozen), layers, generator, calls, zeros)
@@ -237,7 +231,9 @@ class PerExample:
             return Calls([], [])
         key = _shapes(examples)
         if key not in self._calls:
-            run = self._noted(_row(made_up(examples, 1), 0), layers)
+            run = Pass(_copied, layers, torch.Generator(self._layout.parameters[0].device))
+            with seeded(0), torch.no_grad():
+                self._loss_of_one(_row(made_up(examples, 1), 0), run)
             run.take_inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
@@ -248,13 +244,6 @@ class PerExample:
                     run.refuse(layer)
             self._calls[key] = run.noted
         return self._calls[key]
-
-    def _noted(self, example: Examples, layers: tuple[nn.Module, ...]) -> Pass:
-        generator = torch.Generator(self._layout.parameters[0].device)
-        with seeded(0), torch.no_grad():
-            run = Pass(_copied, layers, generator)
-            self._loss_of_one(mapped(torch.clone, example), run)
-        return run
 
     def _one_by_one(self, examples: Examples, seed: int) -> tuple[Tensor, dict[int, Contribution]]:
         n_examples = len(leaves(examples)[0])
@@ -326,11 +315,11 @@ class PerExample:
         sums = (singles.mean(), singles.sum())
         return any(bool((batch - reduced).abs() <= room * len(singles)) for reduced in sums)
 
-    def bytes_of_one(self, example: Examples) -> ExampleBytes:
-        """About how much memory one example takes in a block, by shapes.
+    def bytes_of_one(self, example: Examples) -> tuple[int | None, list[int]]:
+        """About how much memory its activations and its materialised gradients take, by shapes.
 
         Activations count three times: for the backward pass, for its own results, and for copies
-        that vmap makes.
+        that vmap makes. They are None if the model does not run on the example.
         """
         counted = _Bytes()  # type: ignore[no-untyped-call]
         # copies, because the model may write to its parameters
@@ -353,16 +342,7 @@ class PerExample:
                 )
             elif use.form == "rows":
                 written[id(weight)] = 0
-        return ExampleBytes(activations, sum(written.values()), max(written.values()))
-
-    def _check_used(self, example: Examples) -> None:
-        _, gradients = self._gradients_of(example)
-        for name, gradient in zip(self._layout.names, gradients, strict=True):
-            if gradient is None:
-                raise ArgumentError(
-                    f"parameter {name!r} has no gradient: the loss does not depend on it. Freeze "
-                    "it with requires_grad_(False), or use it in the model"
-                )
+        return activations, [*written.values()]
 
 
 class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -370,13 +350,7 @@ class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     n_bytes = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # as torch has it
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         before = {t.untyped_storage()._cdata for t in _tensors(args)}  # noqa: SLF001 - no public name
         for tensor in _tensors(outputs):
@@ -419,7 +393,7 @@ def _constants(
     return tensor
 
 
-def mapped(function: Callable[[Tensor], Tensor], examples: Examples) -> Examples:
+def mapped(function: Callable[[Any], Any], examples: Examples) -> Examples:
     """The examples with a function applied to each tensor."""
     if type(examples) is tuple:
         return tuple(mapped(function, part) for part in examples)
@@ -430,11 +404,9 @@ def mapped(function: Callable[[Tensor], Tensor], examples: Examples) -> Examples
 
 def leaves(examples: Examples) -> list[Any]:
     """The tensors of examples, or what a dataset returned in their place."""
-    if type(examples) is tuple:
-        return [leaf for part in examples for leaf in leaves(part)]
-    if type(examples) is dict:
-        return [leaf for part in examples.values() for leaf in leaves(part)]
-    return [examples]
+    found: list[Any] = []
+    mapped(found.append, examples)
+    return found
 
 
 @contextlib.contextmanager
@@ -448,11 +420,12 @@ def _modes_closed() -> Iterator[None]:
         )
 
 
-def _open_modes() -> tuple[int, int, bool]:
+def _open_modes() -> tuple[object, ...]:
     return (
         torch._C._len_torch_function_stack(),  # noqa: SLF001 - no public name
         torch._C._len_torch_dispatch_stack(),  # noqa: SLF001 - as above
         torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),  # noqa: FBT003, SLF001 - as above
     )
 
 
@@ -520,14 +493,14 @@ def seeded(seed: int) -> Iterator[None]:
 # `torch.func.debug_unwrap` show them.
 _vmap_info: Final = autograd_function.VmapInfo
 _push_mode: Final = dispatch_modes._push_mode  # noqa: SLF001 - no public name
-_text_of: Final = _tensor_str._functorch_wrapper_str_intern  # noqa: SLF001 - no public name
-_unwrap: Final = eager_transforms.get_unwrapped  # type: ignore[attr-defined]
 _attention: Final = torch.backends.cuda
 _lock: Final = threading.Lock()
 _n_worlds = 0
 _before: tuple[bool, ...] = ()
-_dispatching: dict[type, Any] = {}
-"""Tensor classes of the user, with their original `__torch_dispatch__`."""
+_dispatching: set[type] = set()
+"""Tensor classes of the user that run code below vmap."""
+_originals: list[tuple[Any, str, Any]] = []
+"""What `block_world` has replaced: owner, name and value."""
 
 
 def _info_or_refusal(*args: Any, **kwargs: Any) -> Any:  # as VmapInfo
@@ -550,17 +523,27 @@ def _push_own(mode: Any) -> None:  # a dispatch mode
     _push_mode(mode)
 
 
-def _dispatching_classes() -> dict[type, Any]:
+def _dispatching_classes() -> set[type]:
     """Tensor classes, other than torch's, that run code below vmap."""
-    classes: dict[type, Any] = {}
+    classes: set[type] = set()
     todo: list[type] = [Tensor]
     while todo:
         kind = todo.pop()
         todo += type.__subclasses__(kind)
-        method = vars(kind).get("__torch_dispatch__")
-        if method is not None and kind is not Outline and not kind.__module__.startswith("torch."):
-            classes[kind] = method
+        is_known = kind is Outline or kind.__module__.startswith("torch.")
+        if vars(kind).get("__torch_dispatch__") is not None and not is_known:
+            classes.add(kind)
     return classes
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and value of each function of torch that `block_world` replaces."""
+    yield autograd_function, "VmapInfo", _info_or_refusal
+    yield dispatch_modes, "_push_mode", _push_own
+    yield _tensor_str, "_functorch_wrapper_str_intern", _refuse_whole
+    yield eager_transforms, "get_unwrapped", _refuse_whole
+    for kind in _dispatching:
+        yield kind, "__torch_dispatch__", classmethod(_refuse_whole)
 
 
 @contextlib.contextmanager
@@ -575,31 +558,24 @@ def block_world(*, quiet: bool) -> Iterator[None]:
     with _lock:
         if not _n_worlds:
             _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())  # type: ignore[no-untyped-call]
-            autograd_function.VmapInfo = _info_or_refusal  # type: ignore[assignment,misc]
-            dispatch_modes._push_mode = _push_own  # noqa: SLF001 - as above
-            _tensor_str._functorch_wrapper_str_intern = _refuse_whole  # noqa: SLF001 - as above
-            eager_transforms.get_unwrapped = _refuse_whole  # type: ignore[attr-defined]
             _dispatching = _dispatching_classes()
-            for kind in _dispatching:
-                kind.__torch_dispatch__ = classmethod(_refuse_whole)  # type: ignore[attr-defined]
+            for owner, name, value in _replacements():
+                _originals.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, value)
             _attention.enable_flash_sdp(enabled=False)
             _attention.enable_mem_efficient_sdp(enabled=False)
         _n_worlds += 1
         announce(not quiet)
     try:
         yield
-        if _dispatching_classes().keys() - _dispatching.keys():  # defined inside the model
+        if _dispatching_classes() - _dispatching:  # defined inside the model
             _refuse_whole()
     finally:
         with _lock:
             _n_worlds -= 1
             if not _n_worlds:
-                autograd_function.VmapInfo = _vmap_info  # type: ignore[misc]
-                dispatch_modes._push_mode = _push_mode  # noqa: SLF001 - as above
-                _tensor_str._functorch_wrapper_str_intern = _text_of  # noqa: SLF001 - as above
-                eager_transforms.get_unwrapped = _unwrap  # type: ignore[attr-defined]
-                for kind, method in _dispatching.items():
-                    kind.__torch_dispatch__ = method  # type: ignore[attr-defined]
+                while _originals:
+                    setattr(*_originals.pop())
                 _attention.enable_flash_sdp(_before[0])
                 _attention.enable_mem_efficient_sdp(_before[1])
                 announce(True)  # noqa: FBT003 - it takes no names

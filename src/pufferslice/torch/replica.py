@@ -266,17 +266,12 @@ def _is_cached(member: object) -> bool:
     return isinstance(member, functools._lru_cache_wrapper)  # noqa: SLF001 - no public name
 
 
-def _functions(member: Any) -> list[types.FunctionType]:  # a member of a class
-    functions: list[Any]
+def _functions(member: Any) -> list[Any]:  # functions or caches of a member of a class
     if isinstance(member, staticmethod | classmethod):
-        functions = [member.__func__]
-    elif isinstance(member, property):
-        functions = [member.fget, member.fset, member.fdel]
-    elif isinstance(member, functools.cached_property):
-        functions = [member.func]
-    else:
-        functions = [member]
-    return [function for function in functions if isinstance(function, types.FunctionType)]
+        return [member.__func__]
+    if isinstance(member, property):
+        return [part for part in (member.fget, member.fset, member.fdel) if part is not None]
+    return [member.func if isinstance(member, functools.cached_property) else member]
 
 
 @functools.cache
@@ -295,8 +290,9 @@ def _members_with_state(kind: type) -> tuple[tuple[str, Any, bool], ...]:
                 or function.__kwdefaults__
                 or any(not _is_shared(type(x)) for x in function.__defaults__ or ())
                 for function in _functions(member)
+                if isinstance(function, types.FunctionType)
             )
-            is_cached = _is_cached(getattr(member, "__func__", member))
+            is_cached = any(map(_is_cached, _functions(member)))
             if name not in _BEFORE_RUNS and (is_container or closes or is_cached):
                 members.append((name, member, name not in names))
             names.add(name)
@@ -315,11 +311,9 @@ def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # any type, on
         return not (value.__self__ is None or _is_shared(type(value.__self__)))
     if not isinstance(value, types.FunctionType):
         return True
-    free, cells = value.__code__.co_freevars, value.__closure__ or ()
-    if value.__globals__.get(value.__name__) is value and not cells:
-        return False  # a global
-    if _rebound(value.__code__).intersection(free):
+    if _rebound(value.__code__):
         return True
+    cells = value.__closure__ or ()
     contents = [cell.cell_contents for cell in cells if cell != types.CellType()]
     contents += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     contents += value.__dict__.values()

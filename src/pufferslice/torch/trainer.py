@@ -296,9 +296,7 @@ class Trainer:
 
         As with `spent`, this is not a claim about a run that may continue.
         """
-        plan = self._plan_so_far()
-        distance = implementation_delta(plan, self._layout.n_parameters)
-        return secret_epsilon([plan], delta=delta, implementation_delta=distance)
+        return self._epsilon(secret_epsilon, delta)
 
     def record_epsilon(self, delta: float) -> float:
         """Epsilon of the steps so far for one record: (epsilon, delta)-differential privacy.
@@ -306,9 +304,12 @@ class Trainer:
         For the replacement of any one record, under the conditions that the certificate states. As
         with `spent`, this is not a claim about a run that may continue.
         """
+        return self._epsilon(record_epsilon, delta)
+
+    def _epsilon(self, epsilon_of: Callable[..., float], delta: float) -> float:
         plan = self._plan_so_far()
         distance = implementation_delta(plan, self._layout.n_parameters)
-        return record_epsilon([plan], delta=delta, implementation_delta=distance)
+        return epsilon_of([plan], delta=delta, implementation_delta=distance)
 
     def _plan_so_far(self) -> TrainingPlan:
         if not self._n_taken:

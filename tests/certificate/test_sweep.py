@@ -146,7 +146,7 @@ def test_slices_of_several_values_have_their_sweep():
 
 def test_tables(sweep):
     text = str(sweep)
-    for words in ("right guesses", "epsilon at delta 1e-05", "noise of mean(y)", "internal"):
+    for words in ("right guesses", "epsilon at delta 1e-05", "noise of mean(y)", "Internal"):
         assert words in text
     lines = text.splitlines()[1:-1]
     assert len({len(line) for line in lines}) == 1

@@ -93,7 +93,7 @@ def test_one_of_two_is_only_noise():
 
 def test_everything_is_useful():
     judged = verdict(judged_worlds(size=50.0, shift=0.01))
-    assert judged.sentence.startswith("No statistic")
+    assert judged.sentence.startswith("For every statistic")
     assert all("mostly noise" not in line for line in str(judged).splitlines()[1:3])
 
 

@@ -75,8 +75,8 @@ _ONE_ROW: Final = (
     "Equal columns have the least noise that hides one row, more than their bounds need."
 )
 _INTERNAL: Final = (
-    "For internal use; nothing is spent. These are estimates: far from the claim, noise and "
-    "guesses may be larger."
+    "Internal: nothing is spent. Estimates only: far from the claim, noise and guesses may be "
+    "larger."
 )
 
 

@@ -46,7 +46,7 @@ class RemoteFile:
                 "the package of the filesystem describes; in a glob, [0-9] is one digit"
             )
         if "::" in self.url:
-            raise ArgumentError("a URL of data names one filesystem; chains with '::' are not read")
+            raise ArgumentError("a data URL names one filesystem; chains with '::' are not read")
 
     @property
     def protocol(self) -> str:

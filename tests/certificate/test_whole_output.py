@@ -435,7 +435,7 @@ def test_priors_that_hide_the_secret_at_a_delta_need_no_epsilon():
     assert certificate.spent == 0  # the total variation, 4e-7, is less than delta
     assert certificate.noise_std > 0
     assert verify(certificate).holds
-    assert "by themselves" in str(certificate)
+    assert "only the minimum" in str(certificate)
     assert spent(certificate) == Guarantee.epsilon_delta(0, 1e-5)
 
 

@@ -28,6 +28,7 @@ from pufferslice.releases.release import Release
 from pufferslice.report.inputs import read_file
 from pufferslice.scenario.histograms import Histograms
 from pufferslice.sensitivity import RowScan, scan_tables
+from pufferslice.sensitivity.binned import Tally
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.scan import Checkpoint as ScanCheckpoint
 from pufferslice.sensitivity.scan import Position
@@ -82,9 +83,7 @@ def _table(path: Path) -> None:
 
 
 def _scan_checkpoint(path: Path) -> None:
-    checkpoint = ScanCheckpoint(path, SCAN, []).load()
-    assert checkpoint is not None
-    assert checkpoint[1] >= (0, 0, 0)
+    assert ScanCheckpoint(path, SCAN, []).resumed(Tally(SCAN.grid)) >= (0, 0, 0)
 
 
 def _histograms(path: Path) -> None:

@@ -130,7 +130,7 @@ Protected: the share of women in the Adult census table, which could be
 Published: {len(self.statistics)} statistics of the whole table.
 {textwrap.fill(guess_sentence(certificate.guess), 100)}
 
-Certificate {certificate.digest[:16]}: {certificate.guarantee}; \
+Certificate {certificate.digest[:16]}: {certificate.guarantee}.
 {"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
 {shape}
 
@@ -150,13 +150,13 @@ audit never proves one. Of two shares, its best attack names the right one \
 ({" and ".join(best.secrets)}; with confidence {best.accuracy.low:.1%} to \
 {best.accuracy.high:.1%}); guesses without the release, {blind:.1%}.
 
-Other bounds, before anything is spent:
 {self.sweep}
 
 Open {self.folder / "report.html"} in a browser: everything is on one page.
 Files in {self.folder}:
 {_LISTED_FILES}
-This run started its own new ledger. {_FOR_THE_PUBLIC}"""
+This run started its own new ledger.
+{_FOR_THE_PUBLIC}"""
 
     def _statistics_rows(self) -> list[tuple[str, ...]]:
         mechanisms = ("std fitted", "isotropic", "paper")
@@ -168,7 +168,7 @@ This run started its own new ledger. {_FOR_THE_PUBLIC}"""
 
     def _mechanism_rows(self) -> list[tuple[str, ...]]:
         return [
-            ("mechanism", "promise", "about", "guesses", "total variance"),
+            ("mechanism", "promise", "about", "guesses", "variance"),
             *(
                 (
                     row["mechanism"],
@@ -238,8 +238,8 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
                 "total_variance": query.dim * noise_std**2,
             }
             for name, claim, about, guess, noise_std in (
-                ("fitted noise", TARGET, "whole output", certificate.guess, certificate.noise_std),
-                ("isotropic noise", TARGET, "whole output", isotropic.guess, isotropic.noise_std),
+                ("fitted", TARGET, "whole output", certificate.guess, certificate.noise_std),
+                ("isotropic", TARGET, "whole output", isotropic.guess, isotropic.noise_std),
                 (
                     "paper's joint",
                     PAPER,

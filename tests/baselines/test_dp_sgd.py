@@ -114,7 +114,7 @@ def test_a_tiny_delta_is_bounded_or_refused():
     ratio = 2 * 4 * math.sqrt(5_000) / 2_000
     check_close_above(run_epsilon(plan, 1e-9), exact_epsilon([(1.0, ratio)], 1e-9))
     assert run_epsilon(plan, 1e-11) > exact_epsilon([(1.0, ratio)], 1e-11)
-    for delta in (1e-12, 1e-13):
+    for delta in (1e-12, 1e-13, 1e-320):
         with pytest.raises(CalibrationError, match="ask for a larger delta"):
             run_epsilon(plan, delta)
 

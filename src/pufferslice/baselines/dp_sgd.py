@@ -116,6 +116,8 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
             f"loss distributions; at most {_MOST_COUNTS}. Use the grid of orders"
         )
     multipliers, repeats = np.unique(plan.noise_multipliers, return_counts=True)
+    if max(plan.differing.counts) and not delta > int(repeats.sum()) * _FOURIER_ERROR:
+        raise _unreachable(delta)
     weights = np.exp(plan.differing.log_probabilities)
     curves = [
         _composed(counts, chances, multipliers, repeats, delta) for counts, chances in distributions
@@ -191,8 +193,12 @@ def _reach(shifts: Floats, chances: Floats, delta: float) -> float:
 def _finite_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
     epsilon = smallest_epsilon(delta_at, delta)
     if not math.isfinite(epsilon):
-        raise CalibrationError(
-            f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}; ask for a larger delta, "
-            "or more noise"
-        )
+        raise _unreachable(delta)
     return epsilon
+
+
+def _unreachable(delta: float) -> CalibrationError:
+    return CalibrationError(
+        f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}; ask for a larger delta, "
+        "or more noise"
+    )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from pufferslice.sensitivity import FiniteProfile, SampledSphere
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ApproximateGuarantee",

@@ -34,7 +34,7 @@ class PuffersliceError(Exception):
     """Base of every error that the library raises on purpose."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(escaped(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*(escaped(value) if isinstance(value, str) else value for value in args))
 
 
 class ArgumentError(PuffersliceError, ValueError):
@@ -101,10 +101,10 @@ def escaped(text: str, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one in keep else _visible(one) for one in text)
+    return "".join(character if character in keep else _visible(character) for character in text)
 
 
-def _visible(one: str) -> str:
-    if one.isprintable() and not _UNSEEN.match(one):
-        return one
-    return one.encode("unicode_escape").decode("ascii")
+def _visible(character: str) -> str:
+    if character.isprintable() and not _UNSEEN.match(character):
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -326,9 +326,9 @@ def _divergence_guesses(
     def divergences(asked: Floats) -> Floats:
         """From each shadow model to each attacked one, shape (n_models, n_shadows)."""
         chances = np.exp(asked)
-        own = (chances * asked).sum(axis=(1, 2))
+        agreement = (chances * asked).sum(axis=(1, 2))
         cross = np.einsum("spc,mpc->ms", chances, models, optimize=True)
-        return np.asarray((own - cross) / asked.shape[1])
+        return np.asarray((agreement - cross) / asked.shape[1])
 
     near, far = divergences(shadows[0]), divergences(shadows[1])
     closer = (far[:, None, :] < near[:, :, None]).mean(axis=(1, 2))

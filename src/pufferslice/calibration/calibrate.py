@@ -86,16 +86,16 @@ def _aggregated(slices: Slices, claim: Guarantee, costs: Floats, noise_std: floa
     the logarithm.
     Source: thm:mc_finite_gaussian_ave_srpp, thm:mc_finite_gaussian_joint_srpp.
     """
-    found = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
+    total = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
     if slices.sphere is None:
-        return found
+        return total
     reach = np.array(slices.sphere.diameter + grid_margin(slices.profile.dim, noise_std))
     largest = float(gaussian_envelope(claim.order, reach, noise_std))
     if claim.notion == "average":
-        return found + slices.sphere.halfwidth * largest
+        return total + slices.sphere.halfwidth * largest
     a = claim.order - 1
     added = math.log(slices.sphere.halfwidth) + _log_expm1(a * largest)
-    return np.asarray(np.logaddexp(a * found, added) / a)
+    return np.asarray(np.logaddexp(a * total, added) / a)
 
 
 def _log_expm1(value: float) -> float:

@@ -236,22 +236,22 @@ def approximate_cost(
     def deltas(epsilons: Floats) -> Floats:
         """Delta of the covered levels along each slice, shape (n_instances, n_slices)."""
         if envelope == "transport":
-            found = tables.deltas(epsilons, noise_std, margin)
+            rows = tables.deltas(epsilons, noise_std, margin)
         else:
-            found = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
-            found[tables.equal] = 0.0
-        return np.asarray(found * (1 - slices.missing)[:, None])
+            rows = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
+            rows[tables.equal] = 0.0
+        return np.asarray(rows * (1 - slices.missing)[:, None])
 
     if claim.notion == "average":
-        found = smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
-        return float(aggregate_average(found, weights)[~tables.equal].max())
+        by_slice = smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
+        return float(aggregate_average(by_slice, weights)[~tables.equal].max())
 
     def joint(epsilons: Floats) -> Floats:
         each = np.repeat(epsilons[:, None], len(weights), axis=1)
         return aggregate_average(deltas(each), weights) * _ABOVE
 
-    found = smallest_epsilons(joint, np.full(len(left), claim.epsilon), left)
-    return float(found[~tables.equal].max())
+    by_instance = smallest_epsilons(joint, np.full(len(left), claim.epsilon), left)
+    return float(by_instance[~tables.equal].max())
 
 
 def renyi_cost(
@@ -269,7 +269,7 @@ def renyi_cost(
     check_one_of(("transport", "worst_gap"), envelope=envelope)
     tables, left = _tables(slices), _delta_left(slices, claim.delta)
     margin = grid_margin(slices.profile.dim, noise_std)
-    found = []
+    epsilons = []
     for order in CLAIM_ORDERS:
         rate = moment_rate(order, noise_std)
         if envelope == "transport":
@@ -282,10 +282,10 @@ def renyi_cost(
         if claim.notion == "joint":
             # Weights are shares of their sum, which may be rounded.
             logs = logsumexp(logs, b=slices.profile.weights, axis=1) + (_ABOVE - 1)
-            found.append(np.maximum(0.0, logs / (order - 1) + terms))
+            epsilons.append(np.maximum(0.0, logs / (order - 1) + terms))
         else:
-            found.append(np.maximum(0.0, logs / (order - 1) + terms[:, None]))
-    best = np.array(found).min(axis=0)
+            epsilons.append(np.maximum(0.0, logs / (order - 1) + terms[:, None]))
+    best = np.array(epsilons).min(axis=0)
     if claim.notion == "average":
         best = aggregate_average(best, slices.profile.weights)
     return float(best[~tables.equal].max())

@@ -101,13 +101,13 @@ def fit_shape(
             raise ArgumentError(
                 "guard and weights belong to a fitted shape; a covariance of your own has neither"
             )
-        given = Shape.of_covariance(shape)
-        if given.dim != scenario.dim:
+        public_shape = Shape.of_covariance(shape)
+        if public_shape.dim != scenario.dim:
             raise ArgumentError(
                 f"shape must be a covariance of the query's {scenario.dim} coordinates, got one "
-                f"of {given.dim}"
+                f"of {public_shape.dim}"
             )
-        return Fit("given", given)
+        return Fit("given", public_shape)
     check_one_of(SHAPES, shape=shape)
     importance = _importance(scenario.query, weights)
     if guard is not None:
@@ -231,8 +231,10 @@ def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
     n = distribution.n_samples
     if n <= most:
         return distribution
-    kept = np.sort(np.random.default_rng(SEED).permutation(n)[:most])
-    return FiniteDistribution(outputs=distribution.outputs[kept], counts=distribution.counts[kept])
+    places = np.sort(np.random.default_rng(SEED).permutation(n)[:most])
+    return FiniteDistribution(
+        outputs=distribution.outputs[places], counts=distribution.counts[places]
+    )
 
 
 def _atoms(distributions: Sequence[Distribution]) -> list[FiniteDistribution]:

@@ -562,9 +562,9 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         least = apart * share**2
     else:
         distributions, pairs = distribution_pairs(scenario)
-        atoms = [one for one in distributions if isinstance(one, FiniteDistribution)]
-        means = [np.average(one.outputs, axis=0, weights=one.counts) for one in atoms]
-        norms = [float(np.linalg.norm(np.abs(one.outputs).max(axis=0))) for one in atoms]
+        finite = [each for each in distributions if isinstance(each, FiniteDistribution)]
+        means = [np.average(each.outputs, axis=0, weights=each.counts) for each in finite]
+        norms = [float(np.linalg.norm(np.abs(each.outputs).max(axis=0))) for each in finite]
         # Rounding of projections adds to gaps; a slice does not show that part.
         errors = projection_errors(profile.directions, max(norms, default=0.0))
         visible = tables.worst() - 4 * errors
@@ -572,7 +572,7 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         if isinstance(full, MatchingTables) and not evidence.full.from_range:
             apart = full.worst().min(axis=1)
         # Distributions are all finite or all counted in bins, which have no atoms.
-        shifts = [np.linalg.norm(means[a] - means[b]) if atoms else 0.0 for a, b in pairs]
+        shifts = [np.linalg.norm(means[a] - means[b]) if finite else 0.0 for a, b in pairs]
         least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
     weights = profile.weights / profile.weights.sum()
     seeing = (visible > least[:, None]) @ weights

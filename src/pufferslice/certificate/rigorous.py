@@ -209,8 +209,10 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
     if method.rule == "closed_form":
         costs = [[_largest(along) for along in zip(*costs, strict=True)]]
         if claim.notion == "joint" and slices.sphere is None:
-            seen = [cost for cost, weight in zip(costs[0], weights, strict=True) if weight]
-            return _largest(seen) - claim.epsilon
+            weighted_costs = [
+                cost for cost, weight in zip(costs[0], weights, strict=True) if weight
+            ]
+            return _largest(weighted_costs) - claim.epsilon
     # For drawn directions, the Hoeffding term times the largest cost or moment.
     halfwidth = largest = arb(0)
     if slices.sphere is not None and evidence.confidence is not None:
@@ -219,12 +221,12 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         reach = slices.sphere.diameter / noise_std + _grid(slices.profile.dim)
         largest = (a + 1) / 2 * reach**2
     if claim.notion == "average":
-        found = [_weighted(row, weights) + halfwidth * largest for row in costs]
+        totals = [_weighted(row, weights) + halfwidth * largest for row in costs]
     else:
         added = halfwidth * (a * largest).expm1()
         moments = [[(a * cost).exp() for cost in row] for row in costs]
-        found = [(_weighted(row, weights) + added).log() / a for row in moments]
-    return _largest(found) - claim.epsilon
+        totals = [(_weighted(row, weights) + added).log() / a for row in moments]
+    return _largest(totals) - claim.epsilon
 
 
 def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
@@ -242,7 +244,7 @@ def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
 
     if isinstance(full.differences, GaussianPairs):
         ratios = _squared_ratios(full.differences, noise_std)
-        found = [
+        totals = [
             sum((share * moment((a + 1) * a / 2 * ratio) for share, ratio in pieces), arb(0))
             for pieces in ratios
         ]
@@ -250,7 +252,7 @@ def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
         # Not a number where the least variance is not proved; the whole output may do.
         excesses = [
             along if (along := total.log() / a - claim.epsilon) <= 0 else in_full
-            for total, in_full in zip(found, whole, strict=True)
+            for total, in_full in zip(totals, whole, strict=True)
         ]
         # Spreads are bounded from below, so that this refutes nothing.
         return excess if (excess := _largest(excesses)) <= 0 else arb.nan()
@@ -264,7 +266,7 @@ def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
 
 def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb, arb]]]:
     """The share of each piece, and its squared shift over the least variance in any direction."""
-    found: list[list[tuple[arb, arb]]] = []
+    ratios: list[list[tuple[arb, arb]]] = []
     for pieces in _pieces(pairs, noise_std):
         row: list[tuple[arb, arb]] = []
         for piece in pieces:
@@ -277,8 +279,8 @@ def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb
             proved = piece.same_spread() and least > 0 and _log_det(rest).is_finite()
             square = (piece.shift.transpose() * piece.shift)[0, 0]
             row.append((piece.share, square / least if proved else arb.nan()))
-        found.append(row)
-    return found
+        ratios.append(row)
+    return ratios
 
 
 def _sliced_delta_excess(
@@ -351,7 +353,7 @@ def _row_means(
 ) -> Rows:
     """The mean of value(gap, instance, slice) over each row; a constant for equal instances."""
     gaps, counts = tables.gaps.tolist(), tables.counts.tolist()
-    found: Rows = [[] for _ in range(tables.n_instances)]
+    means: Rows = [[] for _ in range(tables.n_instances)]
     for row, (start, stop) in enumerate(pairwise(tables.starts.tolist())):
         along, instance = divmod(row, tables.n_instances)
         mean = if_equal
@@ -360,8 +362,8 @@ def _row_means(
             for entry in range(start, stop):
                 mean += counts[entry] * value(arb(gaps[entry]), instance, along)
             mean /= int(tables.totals[instance])
-        found[instance].append(mean)
-    return found
+        means[instance].append(mean)
+    return means
 
 
 def _grid(dim: int) -> arb:
@@ -452,25 +454,25 @@ def _pinsker(piece: _Piece) -> arb:
     if not excess.is_finite():
         return arb.nan()
     relative = piece.total.solve(piece.wider)
-    found = relative.trace() - excess
+    divergence = relative.trace() - excess
     size = (relative * relative).trace().nonnegative_part().sqrt().upper()
     if size < 1:
-        found = found.min(-size - (-size).log1p())
+        divergence = divergence.min(-size - (-size).log1p())
     # By ends: the root of a ball that reaches below 0 would be far too large.
-    low, high = ((end / 4).max(arb(0)).sqrt() for end in (found.lower(), found.upper()))
+    low, high = ((end / 4).max(arb(0)).sqrt() for end in (divergence.lower(), divergence.upper()))
     return low.union(high)
 
 
 def _pieces(pairs: GaussianPairs, noise_std: arb) -> list[list[_Piece]]:
     """The pieces of each instance, every number with the error of its rounding."""
-    found: list[list[_Piece]] = [[] for _ in range(pairs.n_instances)]
-    totals = [int(pairs.counts[pairs.owners == owner].sum()) for owner in range(len(found))]
+    pieces: list[list[_Piece]] = [[] for _ in range(pairs.n_instances)]
+    totals = [int(pairs.counts[pairs.owners == owner].sum()) for owner in range(len(pieces))]
     noise = arb_mat(pairs.dim, pairs.dim)
     for i in range(pairs.dim):
         noise[i, i] = noise_std**2
     for i, owner in enumerate(pairs.owners.tolist()):
         means, covs = pairs.means[i], pairs.covs[i]
-        found[owner].append(
+        pieces[owner].append(
             _Piece(
                 arb(int(pairs.counts[i])) / totals[owner],
                 _difference(means[:, :, None], UNIT_ROUNDOFF),
@@ -478,7 +480,7 @@ def _pieces(pairs: GaussianPairs, noise_std: arb) -> list[list[_Piece]]:
                 _difference(covs, SCALING),
             )
         )
-    return found
+    return pieces
 
 
 def _difference(two: Floats, error: float) -> arb_mat:
@@ -524,18 +526,18 @@ def _gaussian_delta_excess(pieces: Sequence[_Piece], epsilon: arb, limit: arb) -
             one, other = (piece.squared_shift(p.total) for p in (piece, piece.reversed()))
             square = one.min(other) if epsilon == 0 else one.max(other)
             split += piece.share * (_delta(square.sqrt(), epsilon) + piece.variation())
-    found = [split - limit]
+    excesses = [split - limit]
     for number in LOW_ORDERS if epsilon == 0 else CLAIM_ORDERS:
-        if found[-1] <= 0:
-            return found[-1]
+        if excesses[-1] <= 0:
+            return excesses[-1]
         order = arb(number)
         a, cost = order - 1, _gaussian_cost(pieces, order)
         if epsilon == 0:
-            found.append(cost - _least_divergence(order, limit.lower()))
+            excesses.append(cost - _least_divergence(order, limit.lower()))
         else:
             moment = (a * (cost - epsilon) + a * (a / order).log()).exp()
-            found.append(moment / order - limit)
-    return _least(found)
+            excesses.append(moment / order - limit)
+    return _least(excesses)
 
 
 def _least_divergence(order: arb, apart: arb) -> arb:

@@ -204,13 +204,13 @@ def calibrate(
             "\nrelease and verify --scenario read the rows and look for the couplings again: about "
             f"{time.monotonic() - start:,.0f} seconds, as here."
         )
-    found = verdict(certificate)
-    value = _summary(certificate) | {"verdict": None if found is None else found.to_json()}
+    judgement = verdict(certificate)
+    value = _summary(certificate) | {"verdict": None if judgement is None else judgement.to_json()}
     name, protected, *rest = str(certificate).split("\n\n")
     # What everyone should read comes first.
     parts = [protected, name, *rest, note]
-    if found is not None:
-        parts.insert(1, f"{found}\nThis table is internal: do not publish it.")
+    if judgement is not None:
+        parts.insert(1, f"{judgement}\nThis table is internal: do not publish it.")
     text = "\n\n".join(parts)
     answer(value, text, json=json)
 
@@ -229,14 +229,14 @@ def _answer_sweep(
 
     chosen = None if bounds is None else numbers(bounds, "--bounds")
     with progress_bar("bounds") as progress:
-        found = Sweep.of(certificate, chosen, progress=progress)
-    text = str(found)
+        sweep = Sweep.of(certificate, chosen, progress=progress)
+    text = str(sweep)
     if plot is not None:
         from pufferslice.report.sweep import sweep_svg
 
-        write_whole(plot, sweep_svg(found).encode(), CONFIDENTIAL)
+        write_whole(plot, sweep_svg(sweep).encode(), CONFIDENTIAL)
         text += f"\nWritten: {plot}"
-    answer(found.to_dict(), text, json=json)
+    answer(sweep.to_dict(), text, json=json)
 
 
 def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:

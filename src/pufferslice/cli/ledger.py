@@ -57,13 +57,13 @@ def show(
 
     book = Ledger(location)
     book.check_there()
-    found = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
-    if len(found) != 1 or not certificate:
+    entries = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
+    if len(entries) != 1 or not certificate:
         raise ArgumentError(
-            f"{len(found)} releases in {book.name!r} have a certificate that begins with "
+            f"{len(entries)} releases in {book.name!r} have a certificate that begins with "
             f"{given(certificate)}; give the first digits of one that `ledger list` shows"
         )
-    (entry,) = found
+    (entry,) = entries
     document = None if entry.release is None else parsed_json(entry.release)
     trail = [event for event in book.trail() if event.certificate == entry.certificate]
     lines = [f"{entry.certificate}  {entry.state}"]

@@ -1063,10 +1063,10 @@ def request_of(
                 "[profile] kind: streamed rows are counted along directions, and the whole sphere "
                 "has none; use 'uniform' or 'sphere'"
             )
-        kept = file.data.strata
-        if kept is None:
-            kept = not target.is_sliced and query.dim > 1 and file.prior.kind == "empirical"
-        scenario = _streamed(file, folder, query, profile, scan, spill if kept else None)
+        with_strata = file.data.strata
+        if with_strata is None:
+            with_strata = not target.is_sliced and query.dim > 1 and file.prior.kind == "empirical"
+        scenario = _streamed(file, folder, query, profile, scan, spill if with_strata else None)
     elif file.data.strata is not None:
         raise ArgumentError("[data] strata: is for streamed rows; give bins too, or leave it out")
     elif isinstance(section, WorldsTemplate):

@@ -86,9 +86,9 @@ class RemoteFile:
     def parquet_files(self) -> tuple[list["RemoteFile"], int]:
         """Those of a folder, in the order of their names; and how many there are further down."""
         with self._fresh() as (filesystem, path):
-            found = [name for name in filesystem.find(path) if name.endswith(".parquet")]
-        direct = [name for name in found if "/" not in name.removeprefix(path).strip("/")]
-        return self._named(direct), len(found) - len(direct)
+            files = [name for name in filesystem.find(path) if name.endswith(".parquet")]
+        direct = [name for name in files if "/" not in name.removeprefix(path).strip("/")]
+        return self._named(direct), len(files) - len(direct)
 
     def matches(self) -> list["RemoteFile"]:
         """What the URL matches as a glob, in the order of their names."""

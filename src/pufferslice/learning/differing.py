@@ -470,13 +470,13 @@ def maximal_pairs(first: Any, second: Any, *, n_records: int) -> DrawPair:  # ar
 
     def draw(rng: np.random.Generator) -> tuple[object, object]:
         same = rng.random(n_records) < common.sum()
-        shared, *own = (
+        shared, *separate = (
             rng.choice(len(p), n_records, p=part / part.sum())
             if part.any()
             else np.zeros(n_records, dtype=np.int64)
             for part in parts
         )
-        return np.where(same, shared, own[0]), np.where(same, shared, own[1])
+        return np.where(same, shared, separate[0]), np.where(same, shared, separate[1])
 
     return draw
 

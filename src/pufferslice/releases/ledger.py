@@ -265,17 +265,17 @@ class Ledger:
 
     def problems(self) -> list[str]:
         """What is wrong with the ledger, in sentences; none if all is well."""
-        found = []
+        problems = []
         for entry in self.entries():
             known = None
             with contextlib.suppress(ValueError, TypeError):
                 known = parsed_json(entry.release or "")
-            kept = known.get("certificate") if isinstance(known, dict) else None
-            if entry.state != "intended" and kept != entry.certificate:
-                found.append(f"the release of {entry.certificate[:12]} is damaged or of another")
+            certificate = known.get("certificate") if isinstance(known, dict) else None
+            if entry.state != "intended" and certificate != entry.certificate:
+                problems.append(f"the release of {entry.certificate[:12]} is damaged or of another")
             if entry.state == "intended" and entry.release is not None:
-                found.append(f"{entry.certificate[:12]} has a release before it was drawn")
-        return found + (self._storage.problems() if self._storage.is_there() else [])
+                problems.append(f"{entry.certificate[:12]} has a release before it was drawn")
+        return problems + (self._storage.problems() if self._storage.is_there() else [])
 
     def copy_to(self, target: "Ledger") -> int:
         """Copy all entries to a new ledger, close this one for releases, and return their number.

@@ -221,13 +221,13 @@ class Database:
 
     def problems(self) -> list[str]:
         """Triggers that are off, and states that the trail does not explain."""
-        found = []
+        problems = []
         enabled = self.rows(
             "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'releases'::regclass "
             "AND tgname IN ('guard_rows', 'guard_table') AND tgenabled IN ('O', 'A')"
         )
         if enabled != [(2,)]:
-            found.append("the triggers that guard the ledger are off or were removed")
+            problems.append("the triggers that guard the ledger are off or were removed")
         wanted: dict[str, list[str]] = {}
         for event in self.trail():
             wanted.setdefault(event.certificate, []).append(event.state)
@@ -236,10 +236,10 @@ class Database:
         for certificate in sorted({*wanted, *states}):
             so_far = tuple(wanted.get(certificate, ()))
             if certificate not in states:
-                found.append(f"{certificate[:12]} stands in the trail and not in the ledger")
+                problems.append(f"{certificate[:12]} stands in the trail and not in the ledger")
             elif so_far != life[: life.index(states[certificate]) + 1]:
-                found.append(f"the trail does not explain the state of {certificate[:12]}")
-        return found
+                problems.append(f"the trail does not explain the state of {certificate[:12]}")
+        return problems
 
     def _grant(self, connection: "psycopg.Connection[Any]", role: str, *, write: bool) -> None:
         rights = [

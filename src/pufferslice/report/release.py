@@ -156,11 +156,11 @@ def _readings(claim: Claim, statement: Mapping[str, Any]) -> list[tuple[str, str
         rows.append((order, whole, sliced))
     best = best_views(View(**view) for view in statement["views"])
     for delta in statement["deltas"]:
-        found = {view.scope != "unsliced": bound(view.epsilon) for view in best
+        readings = {view.scope != "unsliced": bound(view.epsilon) for view in best
                  if view.delta == delta}  # fmt: skip
-        if found:
+        if readings:
             name = f"ε at δ = {in_full(delta)}"
-            rows.append((name, found.get(False, "none"), found.get(True, "")))
+            rows.append((name, readings.get(False, "none"), readings.get(True, "")))
     guess = unsliced["guess"]
     rows.append(("right guesses", "none" if guess is None else percent_at_most(guess), ""))
     return rows

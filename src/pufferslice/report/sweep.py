@@ -25,7 +25,7 @@ def sweep_svg(sweep: Sweep) -> str:
     rows = [(row, float(row.noise_stds[0])) for row in sweep.rows if row.noise_stds is not None]
     if not rows:
         raise CalibrationError("nothing to plot: no noise reaches any of these bounds")
-    own, unit = min(rows, key=lambda each: abs(each[0].claim.bound - sweep.claim.bound))
+    claimed, unit = min(rows, key=lambda each: abs(each[0].claim.bound - sweep.claim.bound))
     is_guess = isinstance(sweep.claim, GuessGuarantee)
     xs = tuple(row.claim.bound for row, _ in rows)
     noise = Series(name="noise", look="first", xs=xs, ys=tuple(std / unit for _, std in rows))
@@ -39,7 +39,7 @@ def sweep_svg(sweep: Sweep) -> str:
             [noise],
             Axes(
                 x_label=label,
-                y_label=f"noise, 1 at {own.claim.bound:g}",
+                y_label=f"noise, 1 at {claimed.claim.bound:g}",
                 log_x=not is_guess,
                 log_y=True,
             ),

@@ -196,9 +196,9 @@ def held_counts(masses: Floats) -> tuple[FiniteDistribution, float, float]:
     Also returns the largest relative error of a probability, and the probability that is left out.
     There are at most 2^21 counts, so that some are kept.
     """
-    kept = masses >= LEAST_SHARE
-    outputs, shares = np.argwhere(kept).astype(np.float64), masses[kept]
-    left_out = math.fsum(masses[~kept].ravel())
+    is_likely = masses >= LEAST_SHARE
+    outputs, shares = np.argwhere(is_likely).astype(np.float64), masses[is_likely]
+    left_out = math.fsum(masses[~is_likely].ravel())
     shares = shares / math.fsum(shares)
     held = FiniteDistribution.weighted(outputs, shares)
     return held, float(np.abs(held.counts / held.total / shares - 1).max()), left_out

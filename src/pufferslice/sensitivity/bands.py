@@ -87,8 +87,8 @@ class SortedSample:
         values = np.empty((len(directions), self.n_samples))
         project(directions, self.columns, values)
         sort_rows(values, np.empty(self.n_samples))
-        found, errors = values[:, ranks - 1], self.errors[rows, None]
-        return found - errors, found + errors
+        quantiles, errors = values[:, ranks - 1], self.errors[rows, None]
+        return quantiles - errors, quantiles + errors
 
 
 class BandTables(NamedTuple):

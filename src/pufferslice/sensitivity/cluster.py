@@ -533,9 +533,9 @@ def _gathered(
     rows = np.ascontiguousarray(part[[f"x{k}" for k in range(grid.dim)]].to_numpy(np.float64))
     border = [int(np.flatnonzero(places == place)[0]) for place in (0, size - 1)]
     is_shared = stratum * cut.n_rows % cut.n_strata > 0
-    own = np.delete(rows, border[0], axis=0) if is_shared else rows  # each row is counted once
+    unshared = np.delete(rows, border[0], axis=0) if is_shared else rows  # each row is counted once
     tally = Tally(grid, 1)
-    tally.add(own, [secret], np.zeros(len(own), dtype=np.int64))
+    tally.add(unshared, [secret], np.zeros(len(unshared), dtype=np.int64))
     facts = _Facts(_digest(rows), border, tally.histograms())
     return Stratum(rows, cut.masses(stratum, border)), facts
 

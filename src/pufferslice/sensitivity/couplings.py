@@ -162,8 +162,8 @@ def coupling_tables(
         return [rows[id(pieces)] for pieces in best]
 
     instances = _instances(distributions, pairs, n_instances)
-    found = in_threads(rows_of, instances, progress)
-    rows = [rows[slot] for slot in range(slots) for rows in found]
+    tables = in_threads(rows_of, instances, progress)
+    rows = [rows[slot] for slot in range(slots) for rows in tables]
     totals = [instance.total for instance in instances]
     fine = MatchingTables.of_rows(rows, totals, [instance.equal for instance in instances])
 
@@ -531,14 +531,14 @@ def _bulk(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, 
 
 def _thinned(values: Floats, units: Integers, n_units: int) -> Integers:
     """Units of atoms, so many in total; those left out are spread evenly over the values."""
-    kept = units.copy()
+    counts = units.copy()
     n_extra = int(units.sum()) - n_units
     if n_extra:
         order = stable_order(values)
         reached = np.cumsum(units[order])
         places = (np.arange(n_extra) * 2 + 1) * int(reached[-1]) // (2 * n_extra)
-        np.subtract.at(kept, order[np.searchsorted(reached, places, side="right")], 1)
-    return kept
+        np.subtract.at(counts, order[np.searchsorted(reached, places, side="right")], 1)
+    return counts
 
 
 def _together(parts: Sequence[Pieces]) -> Pieces:

@@ -216,9 +216,9 @@ class GaussianPairs:
                 "means and covs must have shapes (n, 2, dim) and (n, 2, dim, dim), n and dim at "
                 f"least 1; got {self.means.shape} and {self.covs.shape}"
             )
-        own = self.owners.shape == self.counts.shape == (n,) and self.owners[0] == 0
-        steps = np.diff(self.owners) if own else np.array([-1])
-        in_order = own and not ((steps != 0) & (steps != 1)).any() and self.counts.min() >= 1
+        has_owners = self.owners.shape == self.counts.shape == (n,) and self.owners[0] == 0
+        steps = np.diff(self.owners) if has_owners else np.array([-1])
+        in_order = has_owners and not ((steps != 0) & (steps != 1)).any() and self.counts.min() >= 1
         if not in_order or self.counts.max() > WEIGHT_QUANTA or not self._have_one_mass():
             raise ArgumentError(
                 f"owners and counts must have one integer for each of the {n} pieces, the owners "
@@ -344,11 +344,11 @@ class GaussianPairs:
         The difference is projected, as in `_shifts`.
         """
         apart = self.covs[:, 0] - self.covs[:, 1]
-        found = _along(directions, apart)
+        widths = _along(directions, apart)
         sizes = np.abs(directions)
         error = 2 * (self.dim + 4) * UNIT_ROUNDOFF * _along(sizes, np.abs(apart))
         error += SCALING * _along(sizes, np.where(apart != 0, np.abs(self.covs).sum(axis=1), 0.0))
-        return np.asarray(found + np.copysign(error, found))
+        return np.asarray(widths + np.copysign(error, widths))
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"

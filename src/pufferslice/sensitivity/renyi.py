@@ -61,8 +61,8 @@ def gaussian_divergence_apart(order: float, shift: Floats, wider: Floats, total:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         excess = wider / total
         mixed = total * (1 - (order - 1) * excess)
-        found = _spread_divergence(order, excess) + order * shift**2 / (2 * mixed)
-    return np.asarray(np.where(mixed > 0, found, np.inf))
+        divergence = _spread_divergence(order, excess) + order * shift**2 / (2 * mixed)
+    return np.asarray(np.where(mixed > 0, divergence, np.inf))
 
 
 def gaussian_divergence_nd(

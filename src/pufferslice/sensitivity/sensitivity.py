@@ -544,11 +544,11 @@ def ranked_distributions(
 
 def _all(distributions: Sequence[Distribution], kind: type[Kind]) -> list[Kind]:
     """The distributions, which are all of this kind: priors and scenarios see to that."""
-    kept: list[Kind] = [
+    matching: list[Kind] = [
         distribution for distribution in distributions if isinstance(distribution, kind)
     ]
-    if len(kept) != len(distributions):
+    if len(matching) != len(distributions):
         raise ScenarioError(
             "the distributions of a scenario must be of one kind, all kept or all counted in bins"
         )
-    return kept
+    return matching

@@ -700,8 +700,8 @@ def _added_up(
         gaps, counts = ascending[::-1].copy(), masses[::-1]
         if not fits:
             counts = rounded_masses(counts, unit * n_strata, _QUANTA)
-        kept = counts > 0
-        row = gaps[kept], np.ascontiguousarray(counts[kept], dtype=np.int64)
+        is_used = counts > 0
+        row = gaps[is_used], np.ascontiguousarray(counts[is_used], dtype=np.int64)
         rows.append(row if len(row[0]) <= _FINEST else thinned(*row, _FINEST))
     return rows, unit * n_strata if fits else _QUANTA
 

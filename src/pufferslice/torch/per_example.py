@@ -404,9 +404,9 @@ def mapped(function: Callable[[Any], Any], examples: Examples) -> Examples:
 
 def leaves(examples: Examples) -> list[Any]:
     """The tensors of examples, or what a dataset returned in their place."""
-    found: list[Any] = []
-    mapped(found.append, examples)
-    return found
+    tensors: list[Any] = []
+    mapped(tensors.append, examples)
+    return tensors
 
 
 @contextlib.contextmanager

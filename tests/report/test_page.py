@@ -186,7 +186,7 @@ def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
     guess = percent_at_most(held.guess).replace("\u00a0", " ")
     for text in (text_of(internal), text_of(public)):
         assert f"Claim: {held.guarantee}, for the whole output." in text
-        assert f"Right guesses of two: at most {guess}" in text
+        assert f"Right guesses: at most {guess}" in text
         assert "The same noise, read three ways" in text
         assert "Shape of the noise" in text
         assert "Guard: every shift of the output by up to" in text
@@ -325,7 +325,7 @@ def test_the_first_screen_answers(internal, certificate):
     std, whole = 1.959964 * certificate.noise_std, at_most(certificate.unsliced_epsilon, digits=3)
     for sentence in (
         "How “site” is protected",
-        f"Right guesses of two: at most {percent_at_most(certificate.guess)} Someone who",
+        f"Right guesses: at most {percent_at_most(certificate.guess)} Someone who",
         "What is protected “site”, 3 values north, south, west.",
         "No two of them may be told apart: 3 pairs.",
         "From whom Anyone who sees the release",
@@ -337,7 +337,7 @@ def test_the_first_screen_answers(internal, certificate):
         "Beside it, the claim along slices alone: (4, 1)-Joint-SRPP.",
     ):
         assert sentence.replace("\u00a0", " ") in first
-    assert first.index("Right guesses of two") < first.index("mean(pay) ±") < first.index("Joint-")
+    assert first.index("Right guesses") < first.index("mean(pay) ±") < first.index("Joint-")
 
 
 def test_every_section_is_there(internal):
@@ -528,7 +528,7 @@ def test_one_sampled_coordinate_is_the_whole_output(tmp_path):
     target = Guarantee.guess(at_most=0.8)
     for text in save(tmp_path / "c.json", points(*draws), target, failure_probability=0.01):
         assert "Anyone who sees the release" in text
-        assert "Right guesses of two: at most 80 %" in text
+        assert "Right guesses: at most 80 %" in text
         assert "No finite ε is known for the whole output" in text
         assert "guesses right at most 80 % of the time, except with probability 0.01" in text
 

@@ -315,7 +315,7 @@ def delta_test(epsilon: float) -> ThresholdTest:
 
 
 def guess_test() -> ThresholdTest:
-    r"""Right guesses of two equally likely secrets, by a threshold: $(1 + P(A) - Q(A)) / 2$."""
+    r"""Right guesses between two equally likely secrets by a threshold: $(1 + P(A) - Q(A)) / 2$."""
 
     def value(low: Floats, high: Floats) -> Floats:
         return np.asarray(0.5 + np.maximum(low - high, 0.0) / 2)

@@ -45,7 +45,7 @@ def sweep_svg(sweep: Sweep) -> str:
             ),
         ),
         line_chart(
-            "Right guesses of two",
+            "Right guesses",
             [guesses],
             Axes(
                 x_label=label,

@@ -216,6 +216,10 @@ def test_groups_of_one_record_or_of_no_known_size():
     assert list(dp_sgd_rows(random, 1.0, 1e-5)) == ["dp_sgd"]
     loose = attrs.evolve(single, differing=exactly(20))
     assert "delta below" in dp_sgd_rows(loose, 1.0, 1e-14)["group_dp_sgd_all"]["not_applicable"]
+    # Below what dp-accounting cuts off there is noise by orders, but no epsilon by losses.
+    row = dp_sgd_rows(single, 1.0, 1e-320)["dp_sgd"]
+    assert row["epsilon_pld_at_that_noise"] is None
+    assert 0 < row["noise_multiplier_rdp"] < math.inf
     rare = attrs.evolve(loose, sampling=Poisson(n_records=2_000, rate=0.01))
     rows = dp_sgd_rows(rare, 0.5, 1e-5)
     assert rows["group_dp_sgd"]["group_size"] == 1

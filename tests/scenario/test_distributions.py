@@ -48,6 +48,12 @@ class TestEmpiricalDistribution:
             FiniteDistribution.uniform([[bad, 123.25], [bad, 0.0]])
         assert "123.25" not in str(caught.value)
 
+    def test_squares_must_be_floats(self):
+        with pytest.raises(ArgumentError, match="at most 1e\\+150 in size") as caught:
+            FiniteDistribution.uniform([[1.0], [-1.25e300]])
+        assert "1.25" not in str(caught.value)
+        assert FiniteDistribution.uniform([[1e150], [-1e150]]).n_samples == 2
+
     @pytest.mark.parametrize("shape", [(0, 2), (2, 0), (2, 2, 2)])
     def test_shape(self, shape):
         with pytest.raises(ArgumentError, match="outputs must have shape"):
@@ -113,6 +119,7 @@ class TestGaussianDistribution:
             (np.zeros((2, 1)), np.eye(2), "mean and cov must have shapes"),
             (np.zeros(0), np.eye(0), "mean and cov must have shapes"),
             ([math.nan], [[1.0]], "mean must be finite"),
+            ([1e151], [[1.0]], "mean must be at most"),
             ([0.0], [[math.inf]], "cov must be finite"),
             ([0.0, 0.0], [[1.0, 0.5], [0.4, 1.0]], "symmetric"),
             ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], "positive semi-definite"),

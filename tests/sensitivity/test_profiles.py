@@ -32,9 +32,21 @@ class TestFiniteProfile:
         second = profile.directions.T @ profile.directions / 20_000
         assert second == pytest.approx(np.eye(5) / 5, abs=0.01)
 
+    @pytest.mark.parametrize(
+        ("build", "name"),
+        [
+            (lambda n: FiniteProfile.uniform(dim=2, n_directions=n, seed=3), "n_directions"),
+            (lambda n: FiniteProfile.orthogonal(dim=2, n_sets=n, seed=3), "n_sets"),
+            (lambda n: FiniteProfile.blocks(dim=4, blocks=[[0]], n_directions=n, seed=3),
+             "n_directions"),
+            (lambda n: FiniteProfile.axes(dim=n), "dim"),
+        ],
+    )  # fmt: skip
+    def test_no_more_directions_than_memory_holds(self, build, name):
+        with pytest.raises(ArgumentError, match=f"{name} must be at most"):
+            build(2**31)
+
     def test_the_line_has_one_slice(self):
-        with pytest.raises(ArgumentError, match="n_directions must be at most"):
-            FiniteProfile.uniform(dim=2, n_directions=2**31, seed=3)
         profile = FiniteProfile.uniform(dim=1, n_directions=7, seed=3)
         assert profile.directions.tolist() == [[1.0]]
         assert profile.weights.tolist() == [1.0]

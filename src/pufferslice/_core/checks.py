@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pufferslice._core.search import LARGEST
 from pufferslice._core.text import given, listed, quoted
 from pufferslice.errors import ArgumentError
 
@@ -68,6 +69,17 @@ def check_finite(**named: npt.NDArray[np.float64]) -> None:
         if bad:
             raise ArgumentError(
                 f"{name} must be finite; {bad} of {values.size} values are NaN or infinite"
+            )
+
+
+def check_size(**named: npt.NDArray[np.float64]) -> None:
+    """Each array holds numbers whose squares are floats; those that do not are not shown."""
+    check_finite(**named)
+    for name, values in named.items():
+        if max(-float(values.min()), float(values.max())) > LARGEST:
+            raise ArgumentError(
+                f"{name} must be at most {LARGEST:g} in size; compute the query in larger units, "
+                "or choose larger scales"
             )
 
 

@@ -245,10 +245,12 @@ def account_table(
 
 def _dp_sgd_row(peer: DpSgd, epsilon: float, delta: float, protects: str) -> dict[str, Any]:
     multiplier = dp_sgd_multiplier(peer, epsilon, delta, "rdp")
+    by_losses = dp_sgd_epsilon(peer, multiplier, delta, "pld")
     return {
         "group_size": peer.group_size,
         "noise_multiplier_rdp": multiplier,
-        "epsilon_pld_at_that_noise": dp_sgd_epsilon(peer, multiplier, delta, "pld"),
+        # A delta below the mass that is cut off has no epsilon.
+        "epsilon_pld_at_that_noise": by_losses if math.isfinite(by_losses) else None,
         "protects": protects,
     }
 
@@ -268,9 +270,10 @@ def _group_row(peer: DpSgd, size: int, epsilon: float, delta: float) -> dict[str
         )
     group = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
     row = _dp_sgd_row(peer, each, delta * share, group)
+    by_losses = row["epsilon_pld_at_that_noise"]
     return row | {
         "group_size": size,
-        "epsilon_pld_at_that_noise": size * row["epsilon_pld_at_that_noise"],
+        "epsilon_pld_at_that_noise": None if by_losses is None else size * by_losses,
     }
 
 

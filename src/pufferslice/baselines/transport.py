@@ -264,20 +264,14 @@ def check_pair(first: FiniteDistribution, second: FiniteDistribution, n_tables: 
 def pairwise_distances(first: FiniteDistribution, second: FiniteDistribution) -> Floats:
     """Euclidean distances between the atoms, shape (first.n_samples, second.n_samples).
 
-    Values are scaled by an exact power of two, so that no square overflows; differences below
+    Values are scaled by an exact power of two, so that no square underflows; differences below
     1e-154 of the largest value count as 0.
     """
     largest = max(float(np.abs(distribution.outputs).max()) for distribution in (first, second))
     exponent = math.frexp(largest)[1]
     rows, columns = (np.ldexp(values.outputs, -exponent) for values in (first, second))
     distances = cdist(rows, columns)
-    with np.errstate(over="ignore"):  # refused below
-        np.ldexp(distances, exponent, out=distances)
-    if not math.isfinite(float(distances.max())):
-        raise ArgumentError(
-            "the distances between the atoms are beyond the range of floats; scale the query"
-        )
-    return np.asarray(distances)
+    return np.asarray(np.ldexp(distances, exponent, out=distances))
 
 
 def free_bytes() -> int:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_above, check_finite
-from pufferslice._core.search import LARGEST
+from pufferslice._core.checks import check_above, check_size
 from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
 
@@ -22,17 +21,6 @@ _ROUNDINGS: Final = 16
 def _vector(values: Any) -> Floats:  # whatever numpy can read as numbers
     """A locked array of one dimension; a single number has length one."""
     return locked(np.atleast_1d(locked(values)))
-
-
-def _check_sizes(**ends: Floats) -> None:
-    """Refuse ends that are not finite, or so large that squared distances are not."""
-    check_finite(**ends)
-    for name, values in ends.items():
-        if float(np.abs(values).max()) > LARGEST:
-            raise ArgumentError(
-                f"{name} of a range must be at most {LARGEST:g} in size; compute the query in "
-                "larger units"
-            )
 
 
 @final
@@ -55,7 +43,7 @@ class Box:
                 "low and high must be vectors of one length, at least 1; "
                 f"got shapes {self.low.shape} and {self.high.shape}"
             )
-        _check_sizes(low=self.low, high=self.high)
+        check_size(low=self.low, high=self.high)
         upside_down = np.flatnonzero(~(self.low < self.high))
         if upside_down.size:
             where = int(upside_down[0])
@@ -120,9 +108,9 @@ class Ball:
             raise ArgumentError(
                 f"center must be a vector of length at least 1; got shape {self.center.shape}"
             )
-        _check_sizes(center=self.center)
+        check_size(center=self.center)
         check_above(0, radius=self.radius)
-        _check_sizes(radius=np.array(self.radius, dtype=np.float64))
+        check_size(radius=np.array(self.radius, dtype=np.float64))
 
     @property
     def dim(self) -> int:

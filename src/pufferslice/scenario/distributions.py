@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
-from pufferslice._core.checks import check_finite, check_probabilities, is_a
+from pufferslice._core.checks import check_finite, check_probabilities, check_size, is_a
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid
@@ -89,7 +89,7 @@ class _Rows:
             raise ArgumentError(
                 f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
             )
-        check_finite(outputs=self.outputs)
+        check_size(outputs=self.outputs)
 
     @property
     def n_samples(self) -> int:
@@ -247,7 +247,8 @@ class GaussianDistribution:
             raise ArgumentError(
                 f"mean and cov must have shapes (dim,) and (dim, dim); got {shapes}"
             )
-        check_finite(mean=self.mean, cov=self.cov)
+        check_size(mean=self.mean)
+        check_finite(cov=self.cov)
         size = float(np.abs(self.cov).max())
         if np.abs(self.cov - self.cov.T).max() > _SYMMETRY_TOLERANCE * size:
             raise ArgumentError("cov must be symmetric; use (cov + cov.T) / 2")

@@ -83,6 +83,7 @@ class FiniteProfile(_Directions):
     def axes(cls, *, dim: int) -> "FiniteProfile":
         """The coordinate axes."""
         check_count(1, dim=dim)
+        _check_numbers(dim, dim=dim)
         return cls.of(np.eye(dim))
 
     @classmethod
@@ -92,8 +93,13 @@ class FiniteProfile(_Directions):
         check_count(0, seed=seed)
         if dim == 1:
             return cls.of([[1.0]])
-        rng = np.random.default_rng(seed)
-        return cls.of(np.vstack([_draw_basis(dim, rng) for _ in range(n_sets)]))
+        _check_numbers(dim * dim, n_sets=n_sets)
+        # QR with the signs of R put back: bases with the uniform (Haar) distribution.
+        q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((n_sets, dim, dim)))
+        signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
+        bases = (q * signs[:, None, :]).transpose(0, 2, 1)
+        bases = bases / np.linalg.norm(bases, axis=2, keepdims=True)
+        return cls.of(bases.reshape(-1, dim))
 
     @classmethod
     def blocks(
@@ -103,7 +109,7 @@ class FiniteProfile(_Directions):
         check_count(1, dim=dim, n_directions=n_directions)
         check_count(0, seed=seed)
         rng = np.random.default_rng(seed)
-        parts = []
+        parts: list[Floats] = []
         for block in blocks:
             if not is_a(block, Sequence | np.ndarray):
                 raise ArgumentError(
@@ -115,6 +121,7 @@ class FiniteProfile(_Directions):
                     f"a block must list different coordinates from 0 to {dim - 1}, got "
                     f"{given(list(block))}"
                 )
+            _check_numbers(dim * (len(parts) + 1), n_directions=n_directions)
             part = np.zeros((n_directions, dim))
             part[:, list(block)] = _draw_unit_rows(n_directions, len(block), rng)
             parts.append(part)
@@ -237,17 +244,17 @@ def project(directions: Floats, outputs: Floats) -> Floats:
     return np.ascontiguousarray(directions @ outputs.T)
 
 
+def _check_numbers(each: int, **named: int) -> None:
+    """Refuse directions that fill the memory; `each` of what is counted holds that many numbers."""
+    for name, count in named.items():
+        if count * each > _MOST_NUMBERS:
+            raise ArgumentError(
+                f"{name} must be at most {_MOST_NUMBERS // each} for directions of this size, "
+                f"got {count}"
+            )
+
+
 def _draw_unit_rows(n_rows: int, dim: int, rng: np.random.Generator) -> Floats:
-    if n_rows * dim > _MOST_NUMBERS:
-        raise ArgumentError(
-            f"n_directions must be at most {_MOST_NUMBERS // dim} in {dim} dimensions, got {n_rows}"
-        )
+    _check_numbers(dim, n_directions=n_rows)
     rows = rng.standard_normal((n_rows, dim))
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-
-
-def _draw_basis(dim: int, rng: np.random.Generator) -> Floats:
-    """A basis with the uniform (Haar) distribution: QR with the signs of R put back."""
-    q, r = np.linalg.qr(rng.standard_normal((dim, dim)))
-    basis = (q * np.sign(np.diag(r))).T
-    return np.asarray(basis / np.linalg.norm(basis, axis=1, keepdims=True))

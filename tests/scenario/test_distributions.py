@@ -120,6 +120,7 @@ class TestGaussianDistribution:
             (np.zeros(0), np.eye(0), "mean and cov must have shapes"),
             ([math.nan], [[1.0]], "mean must be finite"),
             ([1e151], [[1.0]], "mean must be at most"),
+            ([0.0], [[1e301]], "roots of cov must be at most"),
             ([0.0], [[math.inf]], "cov must be finite"),
             ([0.0, 0.0], [[1.0, 0.5], [0.4, 1.0]], "symmetric"),
             ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], "positive semi-definite"),

@@ -247,8 +247,8 @@ class GaussianDistribution:
             raise ArgumentError(
                 f"mean and cov must have shapes (dim,) and (dim, dim); got {shapes}"
             )
-        check_size(mean=self.mean)
         check_finite(cov=self.cov)
+        check_size(mean=self.mean, **{"roots of cov": np.sqrt(np.abs(self.cov))})
         size = float(np.abs(self.cov).max())
         if np.abs(self.cov - self.cov.T).max() > _SYMMETRY_TOLERANCE * size:
             raise ArgumentError("cov must be symmetric; use (cov + cov.T) / 2")

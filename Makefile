@@ -7,8 +7,9 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP := .venv/.installed
 DEMO_STAMP := .venv/.demo
 
-# `make soak` draws a seed per round and prints it; SEED=… repeats one.
-ROUNDS ?= 3
+# `make soak` draws a seed for every round and prints it; SEED=… repeats one. A round takes about an
+# hour and a half; ROUNDS=… runs several.
+ROUNDS ?= 1
 SEED ?=
 
 .DELETE_ON_ERROR:

@@ -84,6 +84,13 @@ def test_ties_that_leave_a_bin_empty(values):
         secret_rule(Bins(column="x", quantiles=3), [frame])
 
 
+@pytest.mark.parametrize("quantiles", [5, 2**31, 2**70])
+def test_more_quantiles_than_rows(quantiles):
+    frame = frame_of(pa.table({"x": [1, 2, 3, 4]}))
+    with pytest.raises(ScenarioError, match="more than the rows"):
+        secret_rule(Bins(column="x", quantiles=quantiles), [frame])
+
+
 def test_edges_are_data_and_stay_out_of_sight():
     rule = secret_rule(Bins(column="x", quantiles=2), [frame_of(pa.table({"x": [0.0, 12.25]}))])
     assert rule.description() == {"columns": ["x"], "quantiles": 2}

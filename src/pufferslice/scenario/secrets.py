@@ -116,6 +116,11 @@ def secret_rule(secret: str | Sequence[str] | Bins, frames: Sequence[Frame]) -> 
     if not isinstance(secret, Bins):
         return ColumnSecret(columns=columns)
     values = np.concatenate([floats_of(frame, secret.column) for frame in frames])
+    if secret.quantiles > len(values):
+        raise ScenarioError(
+            f"quantiles={secret.quantiles} are more than the rows, so that bins would be empty; "
+            "use fewer quantiles"
+        )
     shares = np.arange(1, secret.quantiles) / secret.quantiles
     edges = np.quantile(values, shares)
     rule = BinSecret(column=secret.column, edges=edges)

@@ -89,6 +89,44 @@ BOOTSTRAP: dict[str, Any] = {
     "profile": {"kind": "orthogonal", "n_sets": 1, "seed": 7},
     "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
 }
+PREVALENCE: dict[str, Any] = {
+    "data": {"path": "many.parquet"},
+    "prevalence": {
+        "property": {"column": "site", "equals": "a"}, "shares": [0.4, 0.5], "n_rows": 600,
+        "design": "independent", "prior": "draws", "n_draws": 20, "seed": 7,
+    },
+    "secret": {"pairs": "all"},
+    "query": {"distribution": "worlds", "mean": ["pay"], "rate": [{"column": "age", "above": 45}]},
+    "prior": {"source": "released-data"},
+    "guarantee": {"notion": "guess", "at_most": 0.64},
+}  # fmt: skip
+ATTRIBUTE: dict[str, Any] = {
+    "attribute": {
+        "name": "dose", "values": [1.0, 2.0, 4.0],
+        "process": {"kernel": "exponential", "variance": 4, "length_scale": 3, "times": [9, 12]},
+    },
+    "secret": {"pairs": {"difference": 2}},
+    "query": {"distribution": "worlds", "mean": ["pay"], "scales": {"pay": 5}},
+    "prior": {"source": "public-model"},
+    "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 1.0},
+}  # fmt: skip
+MARKOV: dict[str, Any] = {
+    "markov": {
+        "transition": [[0.9, 0.1], [0.2, 0.8]], "length": 12, "positions": [3, [6, 8]],
+        "start": [0.5, 0.5], "counted": [1], "windows": [[0, 12]],
+    },
+    "query": {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]},
+    "prior": {"source": "public-model"},
+    "guarantee": {"notion": "guess", "at_most": 0.64},
+}  # fmt: skip
+VOLUME: dict[str, Any] = {
+    "data": {"path": "many.parquet"},
+    "volume": {"sizes": [580, 600, 620]},
+    "secret": {"pairs": {"ratio": 1.05}},
+    "query": {"distribution": "worlds", "mean": ["age"], "total": ["pay"], "scales": [10, 1000]},
+    "prior": {"source": "released-data"},
+    "guarantee": {"notion": "guess", "at_most": 0.64},
+}
 SCENARIOS = {
     "groups": SCENARIO,
     "records": RECORDS,

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import scenario_files
-from tests.scenario_files import BOOTSTRAP, PAIR, RECORDS, SAMPLED, SCENARIO
+from tests.scenario_files import (
+    ATTRIBUTE,
+    BOOTSTRAP,
+    MARKOV,
+    PAIR,
+    PREVALENCE,
+    RECORDS,
+    SAMPLED,
+    SCENARIO,
+    VOLUME,
+)
 
 from pufferslice.certificate import Certificate, verify
 from pufferslice.cli.app import run
@@ -27,6 +37,10 @@ FUZZED: dict[str, dict[str, Any]] = scenario_files.SCENARIOS | {
     "sampled": _ROWS | SAMPLED | {"data": _READ, "secret": SCENARIO["secret"]},
     "bootstrap": _ROWS | BOOTSTRAP | {"guarantee": SCENARIO["guarantee"]},
     "pair": PAIR | _ALL,
+    "prevalence": PREVALENCE,
+    "attribute": ATTRIBUTE,
+    "markov": MARKOV,
+    "volume": VOLUME,
 }
 """The scenario files with more sections and keys, so that there is more to change."""
 

@@ -4,8 +4,6 @@
 Exact arithmetic at the paper's scale; nothing is trained.
 """
 
-import contextlib
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -171,8 +169,7 @@ class NoiseSetting:
         Its accountant is one of Rényi orders, too. It says nothing about the secret.
         """
         run = DpSgd(rate=self.poisson.rate, n_steps=self.n_steps, group_size=1)
-        with _without_notes_on_orders():
-            return dp_sgd_epsilon(run, noise_multiplier, DELTA, "rdp")
+        return dp_sgd_epsilon(run, noise_multiplier, DELTA, "rdp")
 
 
 def noise_multipliers(setting: NoiseSetting, series: str, epsilons: Sequence[float]) -> list[float]:
@@ -216,8 +213,7 @@ def group_multipliers(run: DpSgd, epsilons: Sequence[float]) -> list[float]:
             known[multiplier] = dp_sgd_epsilon(run, multiplier, DELTA, "rdp")
         return known[multiplier]
 
-    with _without_notes_on_orders():
-        return [_accounted(cost, known, epsilon, run.group_size) for epsilon in epsilons]
+    return [_accounted(cost, known, epsilon, run.group_size) for epsilon in epsilons]
 
 
 def _accounted(
@@ -238,18 +234,6 @@ def _accounted(
             if low < near < high:
                 low, high = (low, near) if cost(near) <= epsilon else (near, high)
     return high
-
-
-@contextlib.contextmanager
-def _without_notes_on_orders() -> Iterator[None]:
-    """dp-accounting logs every order that it leaves out; that only makes its epsilon larger."""
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 NAME: Final = "sgd-noise"

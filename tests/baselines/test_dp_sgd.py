@@ -2,6 +2,7 @@
 """DP-SGD by dp-accounting, and (epsilon, delta) of a run by privacy loss distributions."""
 
 import itertools
+import logging
 import math
 import subprocess
 import sys
@@ -50,6 +51,13 @@ def plan_of(accountant, multipliers, differing, sampling=DESIGN):
         accountant=accountant,
         order=4,
     )
+
+
+def test_notes_on_orders_are_kept_back(caplog):
+    """The accountant leaves out orders at this noise and logs each; later notes come through."""
+    assert dp_sgd_epsilon(DpSgd(rate=0.1, n_steps=3), 1.0, 1e-5, "rdp") > 0
+    logging.getLogger("absl").warning("a later note")
+    assert [record.message for record in caplog.records] == ["a later note"]
 
 
 def normal_delta(ratio, epsilon):

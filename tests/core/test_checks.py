@@ -78,6 +78,11 @@ class TestNumbers:
     def test_not_a_count(self, value):
         refused(lambda: checks.check_count(2, n=value), "n must be")
 
+    def test_what_fills_the_memory(self):
+        checks.check_fits(4, n=2**26)
+        refused(lambda: checks.check_fits(4, n=2**26 + 1), "n must be at most 67108864 of 4 num")
+        refused(lambda: checks.check_fits(1, n=2**70), "n must be at most 268435456, got 11805")
+
 
 class TestWords:
     def test_one_of(self):

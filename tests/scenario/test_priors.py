@@ -183,6 +183,7 @@ def test_no_repr_shows_data():
     "make",
     [
         lambda: Bootstrap(n_replicates=1, seed=0),
+        lambda: Bootstrap(n_replicates=2**31, seed=0),
         lambda: Bootstrap(n_replicates=2.5, seed=0),
         lambda: Bootstrap(n_replicates=2, seed=-1),
         lambda: Simulator(draw_table=lambda _: TABLE).declared(n_draws=1, seed=None),

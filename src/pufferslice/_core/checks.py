@@ -17,6 +17,8 @@ from pufferslice.errors import ArgumentError
 
 UNIT_TOLERANCE = 1e-12
 """How far the norm of a direction, or the sum of weights, may be from 1."""
+_MOST_NUMBERS = 2**28
+"""In one array whose size an argument decides: 2 GiB."""
 
 
 def check_above(limit: float, /, **named: float) -> None:
@@ -53,6 +55,16 @@ def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
     rule = f"an integer and at least {least}"
     _check_each(named, lambda value: _is_integer(value) and value >= least, rule)
+
+
+def check_fits(each: int, **named: int) -> None:
+    """Refuse counts that fill the memory, if `each` of what is counted holds that many numbers."""
+    for name, count in named.items():
+        if count * each > _MOST_NUMBERS:
+            size = "" if each == 1 else f" of {each} numbers each"
+            raise ArgumentError(
+                f"{name} must be at most {_MOST_NUMBERS // each}{size}, got {count}"
+            )
 
 
 def check_one_of(choices: Sequence[str], **named: str) -> None:

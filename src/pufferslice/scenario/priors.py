@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_at_least, check_count, check_one_of
+from pufferslice._core.checks import check_at_least, check_count, check_fits, check_one_of
 from pufferslice._core.plugins import Plugin, built_by_plugin
 from pufferslice._core.text import quoted
 from pufferslice.data.frames import Frame, frame_of, without_missing
@@ -82,6 +82,7 @@ class Bootstrap:
 
     def __attrs_post_init__(self) -> None:
         check_count(2, n_replicates=self.n_replicates)
+        check_fits(1, n_replicates=self.n_replicates)
         check_count(0, seed=self.seed)
 
 

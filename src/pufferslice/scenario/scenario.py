@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked
-from pufferslice._core.checks import check_count, check_one_of, check_unique, is_a
+from pufferslice._core.checks import check_count, check_fits, check_one_of, check_unique, is_a
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
@@ -384,6 +384,8 @@ class Scenario:
         else:
             check_count(2, n_draws=n_draws)
             check_count(0, seed=seed or 0)
+            check_fits(1, n_rows=n)
+            check_fits(query.dim, n_draws=n_draws)
             evaluate = query.bound(*latest)
             groups = np.flatnonzero(has), np.flatnonzero(~has)
             for number, (name, size) in enumerate(sizes.items(), start=1):
@@ -497,6 +499,7 @@ class Scenario:
         """
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
         check_count(2, length=length)
+        check_fits(1, length=length)
         if query.missing != "refuse":
             raise ArgumentError(
                 f"query must refuse missing values, got {given(query.missing)}: a chain has a "
@@ -510,6 +513,7 @@ class Scenario:
         if n_draws is not None and seed is not None:
             check_count(2, n_draws=n_draws)
             check_count(0, seed=seed)
+            check_fits(length, n_draws=n_draws)
         times = [time_span(position, length) for position in positions]
         windows = [(0, length)] if windows is None else windows
         spans = [window_span(window, length) for window in windows]

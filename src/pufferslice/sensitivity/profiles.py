@@ -8,7 +8,13 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_count, check_probabilities, check_unit_rows, is_a
+from pufferslice._core.checks import (
+    check_count,
+    check_fits,
+    check_probabilities,
+    check_unit_rows,
+    is_a,
+)
 from pufferslice._core.files import digest
 from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
@@ -83,7 +89,7 @@ class FiniteProfile(_Directions):
     def axes(cls, *, dim: int) -> "FiniteProfile":
         """The coordinate axes."""
         check_count(1, dim=dim)
-        _check_numbers(dim, dim=dim)
+        check_fits(dim, dim=dim)
         return cls.of(np.eye(dim))
 
     @classmethod
@@ -93,7 +99,7 @@ class FiniteProfile(_Directions):
         check_count(0, seed=seed)
         if dim == 1:
             return cls.of([[1.0]])
-        _check_numbers(dim * dim, n_sets=n_sets)
+        check_fits(dim * dim, n_sets=n_sets)
         # QR with the signs of R put back: bases with the uniform (Haar) distribution.
         q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((n_sets, dim, dim)))
         signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
@@ -121,7 +127,7 @@ class FiniteProfile(_Directions):
                     f"a block must list different coordinates from 0 to {dim - 1}, got "
                     f"{given(list(block))}"
                 )
-            _check_numbers(dim * (len(parts) + 1), n_directions=n_directions)
+            check_fits(dim * (len(parts) + 1), n_directions=n_directions)
             part = np.zeros((n_directions, dim))
             part[:, list(block)] = _draw_unit_rows(n_directions, len(block), rng)
             parts.append(part)
@@ -206,9 +212,6 @@ class WholeSphere:
         return digest(b"whole sphere", np.array([self.dim], dtype=">i8").tobytes())
 
 
-_MOST_NUMBERS: Final = 2**28
-"""In the directions of a profile: 2 GiB."""
-
 WHOLE_SPHERE: Final = "whole_sphere"
 """The kind of `WholeSphere` in files and statements."""
 Profile = FiniteProfile | SampledSphere
@@ -244,17 +247,7 @@ def project(directions: Floats, outputs: Floats) -> Floats:
     return np.ascontiguousarray(directions @ outputs.T)
 
 
-def _check_numbers(each: int, **named: int) -> None:
-    """Refuse directions that fill the memory; `each` of what is counted holds that many numbers."""
-    for name, count in named.items():
-        if count * each > _MOST_NUMBERS:
-            raise ArgumentError(
-                f"{name} must be at most {_MOST_NUMBERS // each} for directions of this size, "
-                f"got {count}"
-            )
-
-
 def _draw_unit_rows(n_rows: int, dim: int, rng: np.random.Generator) -> Floats:
-    _check_numbers(dim, n_directions=n_rows)
+    check_fits(dim, n_directions=n_rows)
     rows = rng.standard_normal((n_rows, dim))
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))

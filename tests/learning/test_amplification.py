@@ -126,6 +126,20 @@ class TestKnownAnswers:
         assert little == pytest.approx(order * d**2 / (2 * 1e-3**2), rel=1e-5)
         assert much == pytest.approx(2 * order * (rate * d) ** 2 / 1e12**2, rel=1e-10)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("rate", [1e-20, 1e-27, 1e-30, 1e-60])
+    @pytest.mark.parametrize("d", [1, 3, 300])
+    @pytest.mark.parametrize("z", [1.0, 3.0, 100.0])
+    def test_rare_records(self, rate, d, z):
+        """2 alpha (D q)^2 sinh(1 / z^2), unless many records drawn at once cost more."""
+        known = 2 * 4 * (d * rate) ** 2 * math.sinh(1 / z**2)
+        cost = amplified_divergence(4, z, rate, d)
+        assert cost >= known
+        if d < 300 or z == 100:
+            assert cost <= known * (1 + 1e-9)
+        together = amplified_by_count(4, z, Poisson(n_records=500, rate=rate), np.array([d, d + 1]))
+        assert together[0] == pytest.approx(cost, rel=1e-9)
+
 
 class TestAgainstQuadrature:
     @pytest.mark.soundness

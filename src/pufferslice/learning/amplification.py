@@ -322,7 +322,9 @@ def _values(order: float, log_weights: Floats, multipliers: Floats, points: Floa
     multipliers = multipliers[:, None]
     counts = np.arange(len(log_weights), dtype=np.float64)[:, None, None]
     terms = _Terms(log_weights[:, None, None] - (counts / multipliers) ** 2 / 2, counts)
-    log_low, mean_low, log_difference = _sums(terms, terms, points / multipliers)
+    # A count of 0 adds nothing to the difference; beside it, rare counts would seem negligible.
+    rising = _Terms(terms.logs[1:], terms.counts[1:])
+    log_low, mean_low, log_difference = _sums(rising, terms, points / multipliers)
     shifts = (len(log_weights) - 1) * points / multipliers
     log_bound, log_integrand, log_ratio = _integrand(order, shifts, points, log_low, log_difference)
     return _Values(

@@ -20,6 +20,7 @@ from pufferslice.data.frames import (
     without_missing,
 )
 from pufferslice.errors import ArgumentError, TableError
+from pufferslice.queries import row_function
 
 DATA = {
     "age": [30, 41, 52],
@@ -220,6 +221,23 @@ class TestLabelsOf:
         codes, values = pa.array([0, 1, 2]), pa.array(["x", "x", "y"])
         table = pa.table({"a": pa.DictionaryArray.from_arrays(codes, values)})
         assert labels_of(frame_of(table), "a").tolist() == ["x", "x", "y"]
+
+    @pytest.mark.parametrize("encoded", [False, True])
+    def test_text_that_is_not_utf8(self, encoded):
+        """Parquet files can hold it; the error that Python raises would show a value."""
+        texts = pa.Array.from_buffers(
+            pa.string(),
+            2,
+            [None, pa.py_buffer(np.array([0, 3, 5], np.int32)), pa.py_buffer(b"Bob\xe3\xe3")],
+        )
+        frame = frame_of(pa.table({"a": texts.dictionary_encode() if encoded else texts}))
+        with pytest.raises(TableError, match="text that is not UTF-8") as caught:
+            labels_of(frame, "a")
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+        reader = row_function(lambda row: 0.0, names=["x"], columns=["a"], description="nothing")
+        with pytest.raises(TableError, match="text that is not UTF-8"):
+            reader.outputs(frame.to_native())
 
     @given(st.lists(st.text(), min_size=1))
     def test_texts_stay_as_they_are(self, texts):

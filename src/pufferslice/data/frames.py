@@ -111,7 +111,7 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
     if isinstance(series.dtype, nw.Categorical | nw.Enum):
         series = _category_texts(series, name)
     if isinstance(series.dtype, nw.String):
-        texts = series.to_list()
+        texts = values_of(series, name)
         # numpy drops trailing NULs from text, which would make two labels one.
         if any("\0" in text for text in set(texts)):
             raise TableError(f"column {name!r} has labels with a NUL character; remove it")
@@ -324,6 +324,18 @@ def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
     return series
 
 
+def values_of(series: nw.Series[Any], name: str) -> list[Any]:
+    """The values of a column as Python's; a file can hold text that is none."""
+    try:
+        return series.to_list()
+    except UnicodeDecodeError:
+        # Not from the error, which holds a value.
+        raise TableError(
+            f"column {name!r} has text that is not UTF-8; the file is damaged, or was written with "
+            "another encoding. Write it again"
+        ) from None
+
+
 def counted(counts: Mapping[str, int]) -> str:
     """Columns or coordinates, each with its count."""
     first = list(counts.items())[:MOST_SHOWN]
@@ -346,7 +358,8 @@ def _is_number(name: object) -> bool:
 
 def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
     kinds = series.unique()
-    if len(set(kinds.cast(nw.String).to_list())) < len(set(kinds.to_list())):
+    texts = values_of(kinds.cast(nw.String), name)
+    if len(set(texts)) < len(set(values_of(kinds, name))):
         raise TableError(
             f"column {name!r} has different categories that read the same as text, so two labels "
             "would become one; rename them"

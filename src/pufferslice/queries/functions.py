@@ -13,7 +13,7 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import is_a
 from pufferslice._core.plugins import built_by_plugin, called
 from pufferslice._core.text import given
-from pufferslice.data.frames import Frame, without_missing
+from pufferslice.data.frames import Frame, values_of, without_missing
 from pufferslice.errors import ArgumentError, PluginError, ScenarioError
 from pufferslice.queries.query import Evaluate, Level, Query, Rows, column_names
 from pufferslice.queries.statistics import STATISTICS
@@ -46,7 +46,7 @@ def row_function(
 
     def bind(frame: Frame, wanted: Sequence[str], dim: int) -> Evaluate:
         complete, _ = without_missing(frame, wanted, "refuse")
-        values = {column: complete[column].to_list() for column in wanted}
+        values = {column: values_of(complete[column], column) for column in wanted}
 
         def evaluate(rows: Rows) -> Floats:
             outputs = np.empty((len(rows), dim))

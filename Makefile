@@ -7,8 +7,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP := .venv/.installed
 DEMO_STAMP := .venv/.demo
 
-# `make soak` draws a seed for every round and prints it; SEED=… repeats one. A round takes about an
-# hour and a half; ROUNDS=… runs several.
+# `make soak` draws a seed for every round and prints it; SEED=… repeats one. A round takes half an
+# hour; ROUNDS=… runs several.
 ROUNDS ?= 1
 SEED ?=
 

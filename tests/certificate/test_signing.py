@@ -106,6 +106,16 @@ def test_garbage_is_no_key(signed, garbage):
         verify(signed, public_key=garbage)
 
 
+def test_a_key_of_no_known_algorithm(signed, keys):
+    """One digit of the number of Ed25519 is changed."""
+    private, public = (key.replace(b"BQYDK2Vw", b"BQYDJ2Vw") for key in keys)
+    assert (private, public) != keys
+    with pytest.raises(CertificateError, match="private key must be an unencrypted Ed25519"):
+        sign(signed, private)
+    with pytest.raises(CertificateError, match="public key must be an Ed25519"):
+        verify(signed, public_key=public)
+
+
 def test_an_rsa_key(signed):
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import attrs
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -38,7 +38,7 @@ def sign(certificate: Certificate, private_key: bytes) -> Certificate:
     """The certificate with a signature of its whole statement."""
     try:
         key = load_pem_private_key(private_key, password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CertificateError(
             "the private key must be an unencrypted Ed25519 key in PEM form; keygen writes one"
         ) from error
@@ -58,7 +58,7 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
     """Why the signature does not hold under this key, or nothing if it does."""
     try:
         key = load_pem_public_key(public_key)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CertificateError(
             "the public key must be an Ed25519 key in PEM form; keygen writes one"
         ) from error

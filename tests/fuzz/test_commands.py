@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -296,8 +297,11 @@ def test_train_a_changed_file(place, data):
 ))  # fmt: skip
 @slow_to_make
 def test_any_words(place, extra, name):
-    """Words that are no options; a folder that they name is made below the example's own."""
-    safe = [word for word in extra if not word.startswith(("/", "..", "-"))]
+    """Words that are no options; a folder that they name is made below the example's own.
+
+    It does not begin with a dot, as the remains of files that `command` looks for do.
+    """
+    safe = [word for word in extra if not re.match(r"/|-|(.*/)?\.(?!$)", word, re.DOTALL)]
     if name or safe:  # without a word it prints its help, and that is wrong use
         command(place(), *([name] if name else []), *safe)
 

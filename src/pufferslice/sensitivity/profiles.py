@@ -89,7 +89,7 @@ class FiniteProfile(_Directions):
     def axes(cls, *, dim: int) -> "FiniteProfile":
         """The coordinate axes."""
         check_count(1, dim=dim)
-        check_fits(dim, dim=dim)
+        check_fits(1, **{"dim * dim": dim * dim})
         return cls.of(np.eye(dim))
 
     @classmethod

@@ -8,28 +8,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.special import logsumexp
-from scipy.stats import binom, norm
 from tests import oracles
 from tests.certificate.conftest import CLOSED_FORM, WORST_GAP, bell
 from tests.certificate.conftest import worlds as named
 
-from pufferslice.baselines.comparison import SHAPED, UNSLICED, noise_curves
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.certificate import Sweep, certify_release, spent, under_scenario, verify, what_if
+from pufferslice.certificate import certify_release, spent, under_scenario, verify, what_if
 from pufferslice.certificate.issue import spent_in_full
 from pufferslice.errors import (
     ArgumentError,
     CalibrationError,
-    CertificateError,
     PuffersliceError,
-    ReleaseError,
     ScenarioError,
 )
-from pufferslice.queries import Box, columns, group_by, summary
-from pufferslice.releases import release
+from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -663,185 +657,3 @@ def test_a_claim_is_a_value(claim, records):
     for call in (certify_release, what_if):
         with pytest.raises(ArgumentError, match=r"guarantee must be a claim .*guess\(at_most"):
             call(records, claim)
-
-
-class TestGrainOfRows:
-    """A normal approximation of tables takes them for smooth; the noise must make them so."""
-
-    MEANS = summary(mean=["x"], rate={"y": 1}, scales=[10, 0.1])
-    COST = summary(mean=["cost"])
-
-    def volume(self, n_rows=400):
-        rng = np.random.default_rng(5)
-        table = pa.table({"x": rng.integers(20, 80, n_rows), "y": rng.integers(0, 2, n_rows)})
-        return table, Scenario.from_volume(table, sizes=[n_rows - 7, n_rows], query=self.MEANS)
-
-    def prevalence(self, cost, **options):
-        table = pa.table({"ill": np.repeat([1, 0], [44, 356]), "cost": cost})
-        return Scenario.from_prevalence(
-            table, column="ill", value=1, shares=[0.1, 0.12], query=self.COST, **options
-        )
-
-    def test_the_least_noise_is_the_span_of_one_row(self):
-        table, scenario = self.volume()
-        spans = np.array([np.ptp(table["x"].to_numpy()) / 10, 1 / 0.1]) / 393
-        ratios = np.array(scenario.row_spans) / spans
-        assert ((ratios >= 1) & (ratios < 2)).all()
-        assert np.log2(scenario.row_spans).tolist() == np.log2(scenario.row_spans).round().tolist()
-        certificate = certify_release(
-            scenario, Guarantee.guess(at_most=0.6), shape="isotropic", deltas=[1e-5]
-        )
-        assert certificate.noise_std == pytest.approx(max(scenario.row_spans), rel=1e-6)
-        assert verify(certificate, scenario=scenario).holds
-        sweep = what_if(scenario, Guarantee.guess(at_most=0.6), bounds=[0.500_001, 0.65, 0.7])
-        assert [row.hides_one_row for row in sweep.rows] == [False, True, True]
-        assert "hides one row" in str(sweep)
-        row = sweep.rows[-1]
-        assert (row.noise_stds / self.MEANS.scales >= scenario.row_spans).all()
-        correlated = [[1.0, 0.9], [0.9, 1.0]]
-        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6), shape=correlated)
-        noise = certificate.noise_std**2 * certificate.shape.covariance
-        room = np.linalg.eigvalsh(noise - np.diag(np.square(scenario.row_spans)))
-        assert 0 <= room[0] < 1e-6 * room[1]
-
-    def test_a_size_cannot_be_read_off_a_mean_of_integers(self, tmp_path):
-        """Without noise, the mean times the size is an integer for the true size alone."""
-        table, scenario = self.volume()
-        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
-        hits = 0
-        for number in range(60):
-            noise = SeededTestNoise(seed=number)
-            sample = certify_release(scenario, Guarantee.guess(at_most=0.6), noise=noise)
-            released = release(
-                scenario, table, sample, ledger=tmp_path / f"{number}.ledger", noise=noise
-            )
-            off = [abs(released.values[1] * n - round(released.values[1] * n)) for n in (393, 400)]
-            hits += off[1] < off[0]
-        assert certificate.guess < 0.6
-        assert 14 < hits < 46  # a coin has a standard deviation of 4
-
-    def test_an_outlier_hides_nothing_for_free(self):
-        """One row of a million gives the mean a spread of 2,500, in steps of 2,500."""
-        rng = np.random.default_rng(5)
-        costs = rng.gamma(4, 250, 400) + np.repeat([5000, 0], [44, 356])
-        costs[-1] = 1e6
-        certificate = certify_release(self.prevalence(costs), Guarantee.guess(at_most=0.55))
-        assert 1 <= certificate.noise_std / (np.ptp(costs) / 400) < 2.0001
-
-    def test_a_certificate_says_that_rows_are_not_normal(self):
-        """The numbers of docs/limits.md, by the exact distribution of an outlier among zeros."""
-        cost = np.zeros(400)
-        cost[0] = 400.0
-        certificate = certify_release(self.prevalence(cost), claim_of("unsliced"))
-        x = np.linspace(-40, 140, 9_001)
-        p, q = (
-            logsumexp(
-                binom.logpmf(np.arange(n + 1), n, 1 / 44)
-                + norm.logpdf(x[:, None], np.arange(n + 1), certificate.noise_std),
-                axis=1,
-            )
-            for n in (48, 40)
-        )
-        exact = (logsumexp(4 * p - 3 * q) + np.log(x[1] - x[0])) / 3
-        guess = 0.5 + np.abs(np.exp(p) - np.exp(q)).sum() * (x[1] - x[0]) / 4
-        assert certificate.spent == pytest.approx(0.059, rel=0.01)
-        assert exact == pytest.approx(37.2, rel=0.01)
-        assert guess == pytest.approx(0.526, abs=0.001)
-        assert guess < certificate.guess
-        assert "priors-normal" in certificate.statement["limits"]
-        assert "hundreds of times" in str(certificate)
-        drawn = self.prevalence(cost, prior="draws", n_draws=50, seed=1)
-        other = certify_release(drawn, certificate.guarantee)
-        assert "priors-normal" not in other.statement["limits"]
-
-    def test_the_noise_does_not_spell_out_the_largest_value(self):
-        """A public number that follows one row in every digit would publish that row."""
-        stds = set()
-        for largest in (900_000.0, 900_001.0, 1_000_000.0):
-            pay = np.append(np.linspace(1e4, 9e4, 399), largest)
-            scenario = Scenario.from_volume(
-                pa.table({"pay": pay}), sizes=[390, 400], query=summary(mean=["pay"])
-            )
-            stds.add(certify_release(scenario, Guarantee.guess(at_most=0.6)).noise_std)
-        assert len(stds) == 1
-
-    def test_every_statistic_gets_what_its_own_rows_need(self):
-        rng = np.random.default_rng(5)
-        pay = np.append(rng.gamma(4, 8_000, 1_999), 8e6)
-        table = pa.table({"pay": pay, "age": rng.integers(20, 71, 2_000)})
-        query = summary(mean=["pay", "age"], scales=[1_000, 10])
-        scenario = Scenario.from_volume(table, sizes=[1_990, 2_000], query=query)
-        for options in ({}, {"shape": "diagonal"}, {"guard": 0.001}):
-            certificate = certify_release(scenario, Guarantee.guess(at_most=0.6), **options)
-            noise = certificate.noise_std**2 * certificate.shape.covariance
-            needed = np.diag(np.square(scenario.row_spans))
-            assert np.linalg.eigvalsh(noise - needed).min() >= 0
-            stds = np.array(certificate.statement["noise"]["std_by_coordinate"])
-            assert stds[1] < 0.2  # a mean age; 50 / 2,000 rounded up, and the claim's own noise
-            assert verify(certificate, scenario=scenario).holds
-
-    def test_a_ratio_moves_by_what_one_row_moves_it(self):
-        """A mean over a group depends on a sum and a count, which move together."""
-        rng = np.random.default_rng(5)
-        ill = rng.random(3_000) < 0.2
-        year = rng.integers(1_940, 2_000, 3_000).astype(float)
-        city = np.where(rng.random(3_000) < 0.1, "north", "south")
-        table = pa.table({"ill": ill.astype(int), "year": year, "city": city})
-        query = group_by({"city": ["north"]}, mean=["year"])
-        scenario = Scenario.from_prevalence(
-            table, column="ill", value=1, shares=[0.18, 0.2], query=query
-        )
-        values, n = year[city == "north"], np.count_nonzero(city == "north")
-        truth = max(abs(values - values.mean())) / n
-        assert truth < scenario.row_spans[-1] < 5 * truth
-
-    def test_less_noise_is_refused(self, tmp_path):
-        table, scenario = self.volume()
-        with pytest.raises(CalibrationError, match="does not hide one row"):
-            certify_release(scenario, Guarantee.guess(at_most=0.6), noise_std=0.001)
-        free = attrs.evolve(scenario, row_spans=())
-        little = certify_release(free, Guarantee.guess(at_most=0.6))
-        assert verify(little).holds  # its evidence knows no rows
-        assert not verify(little, scenario=scenario).holds
-        with pytest.raises(ReleaseError, match="does not hide one row"):
-            release(scenario, table, little, ledger=tmp_path / "ledger")
-
-    def test_moments_that_are_equal_hide_nothing(self):
-        """The parity of the total gives the share away, and mean and spread do not."""
-        rows = [-1.0, 1.0] * 32 + [-2.0, *[0.0] * 6, 2.0] * 8
-        table = pa.table({"s": np.repeat([1, 0], 64), "x": rows})
-        scenario = Scenario.from_prevalence(
-            table, column="s", value=1, shares=[0.25, 0.5], query=summary(mean=["x"])
-        )
-        with pytest.raises(CalibrationError, match="draws"):
-            certify_release(scenario, Guarantee.guess(at_most=0.6))
-        free = certify_release(attrs.evolve(scenario, row_spans=()), Guarantee.guess(at_most=0.6))
-        assert free.noise_std == 0
-        assert not verify(free, scenario=scenario).holds
-
-    def test_sweeps_and_comparisons_know_the_least_noise(self):
-        _, scenario = self.volume()
-        certificate = certify_release(scenario, Guarantee.unsliced(order=2, epsilon=1.0))
-        least = np.array(scenario.row_spans) * self.MEANS.scales * (1 - 1e-6)
-        for row in Sweep.of(certificate, bounds=[0.5, 5.0, 1e6]).rows:
-            assert (row.noise_stds >= least).all()
-        curves = noise_curves(scenario, None, 2.0, epsilons=[0.5, 5.0, 1e6])
-        floor = np.sqrt(np.mean(np.square(scenario.row_spans)))
-        for name in (UNSLICED, SHAPED):
-            assert (curves[name] >= floor * (1 - 1e-6)).all()
-
-    @pytest.mark.parametrize("spans", [["a", "b"], [1.0], [-1.0, 1.0], [float("nan"), 1.0], "ab"])
-    def test_evidence_with_impossible_spans_is_refused(self, spans):
-        _, scenario = self.volume()
-        evidence = certify_release(scenario, Guarantee.guess(at_most=0.6)).evidence
-        changed = attrs.evolve(evidence, confidential={**evidence.confidential, "row_spans": spans})
-        with pytest.raises(CertificateError, match="one row"):
-            changed.check()
-
-    def test_joined_priors_need_the_larger_noise(self):
-        table, first = self.volume()
-        wide = table.set_column(0, "x", pa.array(np.linspace(0, 1000, len(table))))
-        second = Scenario.from_volume(wide, sizes=[393, 400], query=self.MEANS)
-        both = (first.with_prior(second), second.with_prior(first))
-        assert all(scenario.row_spans == second.row_spans for scenario in both)
-        assert second.row_spans[0] > first.row_spans[0]

@@ -74,7 +74,10 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(("screen", "is_shown"), [(Terminal(), True), (io.StringIO(), False)])
 def test_draws_are_followed_on_a_terminal(here, ask, monkeypatch, screen, is_shown):
     ask("init . --template prevalence")
-    keys = ("prior=\"'draws'\"", "n_draws=9", "seed=1")
+    Path("scenario.toml").write_text(
+        Path("scenario.toml").read_text("utf-8").replace("within = 0.05", "within = 0.1"), "utf-8"
+    )
+    keys = ("prior=\"'draws'\"", "shares=[0.3,0.35]", "n_draws=9", "seed=1")
     drawn = " ".join(f"--set prevalence.{key}" for key in keys)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -378,7 +378,7 @@ QUERY = BASE["query"]
     [
         ({"data": {"path": ""}}, "[data] path: must not be empty"),
         ({"data": {"bins": True}}, "[data] bins: must be an integer"),
-        ({"data": {"dataset": "iris"}}, "[data] dataset: must be 'adult' or 'adult_complete'"),
+        ({"data": {"dataset": "iris"}}, "[data] dataset: must be 'adult', 'adult_complete'"),
         ({"data": {}}, "[data]: needs either path or dataset"),
         ({"data": "people.csv"}, "[data]: must be a table"),
         ({"queries": {}}, "[queries]: is unknown; did you mean 'query'?"),

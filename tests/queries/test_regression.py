@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 from sklearn.linear_model import LinearRegression, Ridge
 
-from pufferslice import Scenario
-from pufferslice.errors import ArgumentError, ScenarioError, TableError
+from pufferslice.errors import ArgumentError, TableError
 from pufferslice.queries import autocorrelation, linear_regression
 
 RNG = np.random.default_rng(4)
@@ -35,24 +34,12 @@ def test_agrees_with_scikit_learn(regularisation):
     np.testing.assert_allclose(query.outputs(pa.table(DATA))[0], expected, rtol=1e-8, atol=1e-8)
 
 
-def test_the_formula_of_the_moments_gives_the_same_coefficients():
-    table = pa.table(DATA | {"ill": ["yes", "no"] * (N // 2)})
-    query = linear_regression(**TASK, regularisation=2.0)
-    scenario = Scenario.from_prevalence(
-        table, column="ill", value="yes", shares=[0.5, 0.25], query=query
-    )
-    exact = query.outputs(table)[0]
-    np.testing.assert_allclose(scenario.priors[0].declared["50 %"].mean, exact, rtol=1e-9)
-
-
 def test_features_that_depend_on_each_other():
     twice = pa.table(DATA | {"b": 2 * X[:, 0], "ill": ["yes", "no"] * (N // 2)})
     query = linear_regression(features=["a", "b"], targets=["u"])
     slope = np.polyfit(X[:, 0], Y[:, 0], 1)[0]
     # The shortest of all (x, y) with x + 2 y = slope.
     np.testing.assert_allclose(query.outputs(twice)[0, :2], [slope / 5, 2 * slope / 5], rtol=1e-8)
-    with pytest.raises(ScenarioError, match="depend linearly"):
-        Scenario.from_prevalence(twice, column="ill", value="yes", shares=[0.5, 0.25], query=query)
 
 
 @pytest.mark.parametrize(

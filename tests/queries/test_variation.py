@@ -67,10 +67,10 @@ class TestTables:
 
 TEMPLATES = {
     "prevalence": lambda table, query, **options: ps.Scenario.from_prevalence(
-        table, column="site", value="a", shares=[0.25, 0.5], query=query, **options
+        table, column="site", value="a", within=0.25, query=query, **options
     ),
     "volume": lambda table, query, **options: ps.Scenario.from_volume(
-        table, sizes=[3, 4], query=query, **options
+        table, up_to=20, query=query, **options
     ),
 }
 
@@ -79,31 +79,23 @@ TEMPLATES = {
 class TestTemplates:
     def test_a_constant_is_refused(self, build):
         with pytest.raises(ScenarioError, match=r"no row meets .*'hlth = Poor'.*mean 'poor'"):
-            build(TABLE, summary(rate={"hlth": "Poor"}))
+            build(TABLE, summary(count={"hlth": "Poor"}))
         with pytest.raises(ScenarioError, match="column 'unit' has the same value in every row"):
-            build(TABLE, summary(mean=["sick", "unit"]))
-
-    def test_a_column_that_varies_between_batches_only_is_taken(self, build, tmp_path):
-        path = tmp_path / "rows.parquet"
-        table = TABLE.append_column("half", [[1.0, 1.0, 2.0, 2.0]])
-        pq.write_table(table, path, row_group_size=2)
-        assert build(path, summary(mean=["half"])).dim == 1
-        with pytest.raises(ScenarioError, match="column 'unit' has the same value in every row"):
-            build(path, summary(mean=["unit"]))
+            build(TABLE, summary(total=["sick", "unit"], clip={"sick": (0, 1), "unit": (0, 9)}))
 
 
 def test_drawn_tables_of_a_constant_are_refused():
     with pytest.raises(ScenarioError, match="column 'unit' has the same value in every row"):
-        TEMPLATES["prevalence"](TABLE, summary(median=["unit"]), prior="draws", seed=1)
+        TEMPLATES["prevalence"](
+            TABLE, summary(median=["unit"]), prior="draws", seed=1, shares=[0.25, 0.5]
+        )
 
 
 def test_a_misspelt_property_gets_a_hint():
-    query = summary(mean=["sick"])
+    query = summary(mean=["sick"], clip={"sick": (0, 1)})
     words = "at least 2 rows with 'hlth = Poor' and 2 without. Did you mean 'poor'"
     with pytest.raises(ScenarioError, match=words):
-        ps.Scenario.from_prevalence(
-            TABLE, column="hlth", value="Poor", shares=[0.25, 0.5], query=query
-        )
+        ps.Scenario.from_prevalence(TABLE, column="hlth", value="Poor", within=0.25, query=query)
 
 
 def test_a_number_with_a_point_gets_the_label_as_a_hint():
@@ -175,11 +167,6 @@ class TestDeclaredUnits:
     def test_a_percentage_is_not_a_rate(self, means):
         with pytest.raises(ScenarioError, match=r"'rate.*' lies between 0 and 1.*percentage"):
             ps.Scenario.from_worlds(self.worlds(*means), query=self.RATE)
-
-    def test_nor_is_a_count_of_a_chain(self):
-        chain = [[0.9, 0.1], [0.2, 0.8]]
-        with pytest.raises(ScenarioError, match="a rate is a share"):
-            ps.Scenario.from_markov_chain(chain, length=9, positions=[5], query=self.RATE)
 
     def test_a_normal_approximation_may_leave_the_range_a_little(self):
         assert ps.Scenario.from_worlds(self.worlds(0.5, 1.01, -0.01), query=self.RATE).dim == 1

@@ -6,22 +6,16 @@ from itertools import pairwise, product
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from scipy.stats import binom
 
-from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release, verify
-from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError, TableError
+from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release
+from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
 from pufferslice.queries import (
-    at_least,
-    contingency_table,
     group_by,
-    histogram,
     intervals,
-    linear_regression,
     summary,
 )
-from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.templates import (
     drawn_path,
     gaussian_process,
@@ -41,67 +35,42 @@ TABLE = pa.table(
 QUERY = summary(mean=["age"], rate={"visits": 0.0}, scales={"age": 10, "visits": 0.1})
 
 
-def prevalence(table=TABLE, **options):
-    settings = {"column": "ill", "value": "yes", "shares": [0.3, 0.4], "query": QUERY}
-    return Scenario.from_prevalence(table, **(settings | options))
+class TestDrawnPrevalence:
+    def scenario(self, table=TABLE, **options):
+        settings = {
+            "column": "ill",
+            "value": "yes",
+            "shares": [0.3, 0.4],
+            "query": summary(median=["age"]),
+            "prior": "draws",
+            "n_draws": 20,
+            "seed": 0,
+        }
+        return Scenario.from_prevalence(table, **(settings | options))
 
-
-class TestPrevalence:
     @pytest.mark.parametrize("design", ["stratified", "independent"])
     def test_moments_are_those_of_drawn_tables(self, design):
-        formula = prevalence(design=design).priors[0].declared
-        drawn = prevalence(design=design, prior="draws", n_draws=4000, seed=1).priors[0]
-        for name, declared in formula.items():
-            rows = drawn.distributions[name].outputs * QUERY.scales
-            errors = np.sqrt(np.diag(declared.cov) / len(rows))
-            assert (np.abs(rows.mean(axis=0) - declared.mean) < 5 * errors).all()
+        query = summary(mean=["age"])
+        drawn = self.scenario(query=query, design=design, n_draws=4000, seed=1).priors[0]
+        ages, ill = np.array(TABLE["age"]), np.array(TABLE["ill"]) == "yes"
+        with_it, without = ages[ill], ages[~ill]
+        for share, world in zip((0.3, 0.4), drawn.distributions.values(), strict=True):
+            mean = share * with_it.mean() + (1 - share) * without.mean()
+            variance = (share * with_it.var() + (1 - share) * without.var()) / N
+            if design == "independent":
+                variance += share * (1 - share) * (with_it.mean() - without.mean()) ** 2 / N
+            assert abs(world.outputs.mean() - mean) < 5 * np.sqrt(variance / 4000)
             # A variance of 4,000 draws is within 5 * sqrt(2 / 4000) of itself.
-            sizes = np.sqrt(np.outer(np.diag(declared.cov), np.diag(declared.cov)))
-            assert (np.abs(np.cov(rows.T) - declared.cov) < 0.12 * sizes).all()
+            assert world.outputs.var() == pytest.approx(variance, rel=0.12)
 
-    def test_known_answer(self):
-        table = pa.table({"ill": ["yes"] * 2 + ["no"] * 2, "x": [0.0, 2.0, 10.0, 10.0]})
-
-        def declared(n_rows, **options):
-            options |= {"shares": [0.5, 0.9], "query": summary(mean=["x"]), "n_rows": n_rows}
-            return prevalence(table, **options).priors[0].declared
-
-        stratified = declared(10)
-        assert stratified["50 %"].mean[0] == 0.5 * 1 + 0.5 * 10
-        assert stratified["50 %"].cov[0, 0] == pytest.approx(0.5 * 1 / 10)
-        independent = declared(10, design="independent")
-        assert independent["50 %"].cov[0, 0] == pytest.approx((0.5 + 0.25 * 81) / 10)
-        # 90 % of 11 rows are 10 rows.
-        rounded = declared(11)
-        assert rounded["90 %"].mean[0] == pytest.approx(10 / 11 * 1 + 1 / 11 * 10)
-
-    def test_the_certificate_says_where_the_prior_comes_from(self, tmp_path):
-        scenario = prevalence()
-        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
-        (prior,) = certificate.statement["scenario"]["priors"]
-        assert "normal approximation" in prior["origin"]
-        assert verify(certificate, scenario=scenario).holds
-        published = release(scenario, TABLE, certificate, ledger=tmp_path / "ledger")
-        assert published.names == QUERY.names
-
-    def test_totals_and_counts_are_of_all_rows(self):
-        query = summary(total=["age"], count={"ill": "yes"})
-        declared = prevalence(query=query, n_rows=1000).priors[0].declared
-        assert declared["30 %"].mean[1] == pytest.approx(300)
-        ages = np.array(TABLE["age"])
-        mean = 0.3 * ages[:150].mean() + 0.7 * ages[150:].mean()
-        assert declared["30 %"].mean[0] == pytest.approx(1000 * mean)
-        variance = 0.3 * ages[:150].var() + 0.7 * ages[150:].var()
-        assert declared["30 %"].cov[0, 0] == pytest.approx(1000 * variance)
-
-    def test_a_release_has_as_many_rows_as_declared(self, tmp_path):
-        scenario = prevalence(n_rows=100)
-        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
-        with pytest.raises(ReleaseError, match="rows"):
-            release(scenario, TABLE, certificate, ledger=tmp_path / "ledger")
+    def test_draws_are_the_prior(self):
+        reports = []
+        drawn = self.scenario(progress=lambda done, total: reports.append((done, total)))
+        assert drawn.prior_kind == "empirical"
+        assert reports == [(k, 40) for k in range(1, 41)]
 
     def test_pairs_within_a_difference(self):
-        scenario = prevalence(shares=[0.3, 0.35, 0.5], within=0.06)
+        scenario = self.scenario(shares=[0.3, 0.35, 0.5], within=0.06)
         assert scenario.pairs == (("30 %", "35 %"),)
 
     @pytest.mark.parametrize(
@@ -113,88 +82,21 @@ class TestPrevalence:
             {"shares": [0.3, 0.3001]},
             {"design": "systematic"},
             {"prior": "exact"},
-            {"seed": 3},
-            {"prior": "draws"},
-            {"prior": "draws", "seed": 1, "n_draws": 2**31},
-            {"prior": "draws", "seed": 1, "n_rows": 2**70},
+            {"seed": None},
+            {"n_draws": 2**31},
+            {"n_rows": 2**70},
             {"n_rows": 1},
             {"within": 0.01},
         ],
     )
     def test_wrong_options(self, options):
         with pytest.raises(ArgumentError):
-            prevalence(**options)
-
-    def test_other_statistics_need_draws(self):
-        with pytest.raises(ScenarioError, match="draws"):
-            prevalence(query=summary(median=["age"]))
-        reports = []
-        drawn = prevalence(
-            query=summary(median=["age"]),
-            prior="draws",
-            n_draws=20,
-            seed=0,
-            progress=lambda done, total: reports.append((done, total)),
-        )
-        assert drawn.prior_kind == "empirical"
-        assert reports == [(k, 40) for k in range(1, 41)]
-
-    @pytest.mark.parametrize("design", ["stratified", "independent"])
-    @pytest.mark.parametrize(
-        "query",
-        [
-            summary(std=["age"], covariance=[("age", "visits")], correlation=[("age", "visits")]),
-            group_by({"visits": intervals([0, 3, 20])}, mean=["age"], std=["age"], total=["age"]),
-            contingency_table({"ill": ["yes", "no"], "age": [at_least(50)]}, statistic="rate"),
-            histogram("age", [0, 40, 60, 100], statistic="count"),
-            linear_regression(features=["age"], targets=["visits"]),
-        ],
-        ids=lambda query: query.kind,
-    )
-    def test_the_delta_method_against_drawn_tables(self, query, design):
-        options = {"query": query, "design": design, "n_rows": 2000, "shares": [0.3, 0.6]}
-        formula = prevalence(**options).priors[0].declared
-        drawn = prevalence(**options, prior="draws", n_draws=2000, seed=1).priors[0]
-        for name, declared in formula.items():
-            rows = drawn.distributions[name].outputs
-            stds = np.sqrt(np.diag(declared.cov))
-            # Sampling: 5 standard errors; the delta method: the second order, of size std^2.
-            assert (np.abs(rows.mean(axis=0) - declared.mean) < 0.12 * stds + 1e-9).all()
-            apart = np.abs(np.cov(rows.T) - declared.cov)
-            assert (apart < 0.17 * np.outer(stds, stds) + 1e-12).all()
-
-    def test_the_certificate_names_the_delta_method(self):
-        linear, bent = prevalence(), prevalence(query=summary(std=["age"]))
-        assert linear.priors[0].origin.endswith("normal approximation")
-        assert bent.priors[0].origin.endswith("normal approximation by the delta method")
-
-    def test_the_spread_of_a_constant_is_zero_without_doubt(self):
-        table = pa.table(
-            {
-                "ill": ["yes", "no"] * 6,
-                "part": ["one"] * 8 + ["two"] * 4,
-                "x": [1.0] * 8 + [2.0] * 4,
-                "y": [0.0, 1, 2, 3] * 3,
-            }
-        )
-        query = group_by({"part": ["one"]}, std=["x", "y"], correlation=[("x", "y")])
-        scenario = prevalence(table, shares=[0.25, 0.5], query=query)
-        declared = scenario.priors[0].declared["50 %"]
-        assert declared.mean[[0, 2]].tolist() == [0.0, 0.0]
-        assert not declared.cov[[0, 2]].any()
-
-    def test_a_group_that_a_world_does_not_have(self):
-        table = pa.table({"ill": ["yes", "no"] * 4, "x": [0.0, 1, 2, 3] * 2})
-        query = group_by({"x": [99, 2]}, mean=["x"])
-        scenario = prevalence(table, shares=[0.25, 0.5], query=query)
-        declared = scenario.priors[0].declared["50 %"]
-        assert declared.mean.tolist() == [0.0, 2.0]
-        assert declared.cov == pytest.approx(np.zeros((2, 2)), abs=1e-15)
+            self.scenario(**options)
 
     def test_a_value_that_nobody_or_everybody_has(self):
         table = pa.table({"ill": ["yes"] * 5 + ["no"], "age": [1.0, 2, 3, 4, 5, 6]})
         with pytest.raises(ScenarioError, match="at least 2 rows"):
-            prevalence(table, query=summary(mean=["age"]))
+            self.scenario(table)
 
 
 class TestAttribute:
@@ -229,78 +131,11 @@ class TestAttribute:
             {"within": 0.1},
             {"cov": None},
             {"mean": None, "cov": None},
-            {"history": pa.table({"attribute": [1.0]})},
         ],
     )
     def test_wrong_options(self, options):
         with pytest.raises(ArgumentError):
             self.scenario(**options)
-
-    def test_a_history_gives_the_moments(self, rng):
-        rows = rng.multivariate_normal(self.MEAN, self.COV, size=50)
-        history = pa.table({"mean(b)": rows[:, 2], "a": rows[:, 1], "t": rows[:, 0]})
-        known = {"mean": rows.mean(axis=0), "cov": np.cov(rows.T)}
-        given = Scenario.from_attribute(
-            query=self.QUERY, values=[0.0, 2.0], history=history, name="t"
-        )
-        wanted = self.scenario(**known, name="t")
-        for secret, declared in given.priors[0].declared.items():
-            np.testing.assert_allclose(declared.mean, wanted.priors[0].declared[secret].mean)
-            np.testing.assert_allclose(declared.cov, wanted.priors[0].declared[secret].cov)
-        assert "50 earlier cases" in given.priors[0].origin
-        with pytest.raises(TableError):
-            Scenario.from_attribute(query=self.QUERY, values=[0.0, 2.0], history=history)
-        gapped = pa.concat_tables([history, history.slice(0, 1).set_column(0, "mean(b)", [[None]])],
-                                  promote_options="permissive")  # fmt: skip
-        options = {"values": [0.0, 2.0], "history": gapped, "name": "t"}
-        with pytest.raises(TableError, match="1 of 51 rows have missing values"):
-            Scenario.from_attribute(query=self.QUERY, **options)
-        complete = Scenario.from_attribute(query=self.QUERY.with_missing("drop-rows"), **options)
-        assert complete.distributions_digest() == given.distributions_digest()
-        assert complete.n_dropped == 1
-
-    @pytest.mark.parametrize(("columns", "fits"), [(("a", "b"), False), (None, True)])
-    def test_a_case_of_columns_is_one_row(self, columns, fits, rng, tmp_path):
-        """Cases by the names of the statistics may be tables; by columns, a case is a row."""
-        rows = rng.multivariate_normal(self.MEAN, self.COV, size=50)
-        names = ("t", *(columns or self.QUERY.names))
-        history = pa.table(dict(zip(names, rows.T, strict=True)))
-        scenario = Scenario.from_attribute(
-            query=self.QUERY, values=[0.0, 2.0], history=history, name="t"
-        )
-        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
-        two = pa.table({"a": [1.0, 2.0], "b": [2.0, 3.0]})
-        if fits:
-            assert release(scenario, two, certificate, ledger=tmp_path / "two").values.shape == (2,)
-        else:
-            with pytest.raises(
-                ReleaseError, match=r"takes one row.*statistics: mean\(a\), mean\(b\)"
-            ):
-                release(scenario, two, certificate, ledger=tmp_path / "two")
-        assert release(scenario, two[:1], certificate, ledger=tmp_path / "one").values.shape == (2,)
-
-    @pytest.mark.soundness
-    @pytest.mark.parametrize("missing", ["refuse", "drop-rows"])
-    @pytest.mark.parametrize("as_file", [False, True])
-    def test_missing_values_do_not_decide_whether_a_case_fits(
-        self, missing, as_file, rng, tmp_path
-    ):
-        rows = rng.multivariate_normal(self.MEAN, self.COV, size=50)
-        history = pa.table(dict(zip(("t", "a", "b"), rows.T, strict=True)))
-        scenario = Scenario.from_attribute(
-            query=self.QUERY.with_missing(missing), values=[0.0, 2.0], history=history, name="t"
-        )
-
-        def value(**columns):
-            table = pa.table({name: pa.array(v, pa.float64()) for name, v in columns.items()})
-            if as_file:
-                pq.write_table(table, tmp_path / "case.parquet")
-            return fitting_value(scenario, tmp_path / "case.parquet" if as_file else table)
-
-        assert len(value(a=[1.0], b=[2.0])) == len(value(a=[None], b=[2.0])) == 2
-        for a in ([1.0, 2.0], [1.0, None], [None, None]):
-            with pytest.raises(ReleaseError, match="a release takes one row"):
-                value(a=a, b=[2.0, 3.0])
 
     def test_a_gaussian_process_by_its_kernel(self):
         """Markov kernel: given the value at 2, times on both sides are independent."""
@@ -499,24 +334,6 @@ class TestMarkovChain:
         query = summary(count=[("state", state) for state in range(1, 5)])
         with pytest.raises(ScenarioError, match="cells"):
             Scenario.from_markov_chain(chain, length=200, positions=[3], query=query)
-
-
-class TestVolume:
-    def test_known_answer(self):
-        table = pa.table({"spent": [1.0, 3.0]})
-        query = summary(mean=["spent"], total=["spent"], count={"spent": 3.0})
-        scenario = Scenario.from_volume(table, sizes=[100, 105, 200], query=query, ratio=1.1)
-        assert scenario.pairs == (("100 rows", "105 rows"),)
-        declared = scenario.priors[0].declared["100 rows"]
-        assert declared.mean.tolist() == [2.0, 200.0, 50.0]
-        assert np.diag(declared.cov) == pytest.approx([0.01, 100.0, 25.0])
-
-    @pytest.mark.parametrize("sizes", [[10], [10, 10], [1, 2]])
-    def test_wrong_sizes(self, sizes):
-        with pytest.raises(ArgumentError):
-            Scenario.from_volume(
-                pa.table({"x": [1.0, 2.0]}), sizes=sizes, query=summary(mean=["x"]), ratio=1.5
-            )
 
 
 VALUES = {"a": 1.0, "b": 1.5, "c": 4.0}

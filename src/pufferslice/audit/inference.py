@@ -21,6 +21,7 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
 )
 from pufferslice.scenario.priors import Prior
+from pufferslice.scenario.rows import RowDistribution
 from pufferslice.sensitivity.concentration import clopper_pearson
 from pufferslice.sensitivity.whitening import Shape
 
@@ -196,7 +197,12 @@ def whitened_prior(prior: Prior, shape: Shape, center: Floats) -> Prior:
         secret: _whitened(distribution, shape, center)
         for secret, distribution in prior.distributions.items()
     }
-    return attrs.evolve(prior, distributions=distributions)
+    gaussian = {
+        secret: distribution
+        for secret, distribution in distributions.items()
+        if isinstance(distribution, GaussianDistribution | GaussianMixture)
+    }
+    return attrs.evolve(prior, distributions=distributions, declared=gaussian)
 
 
 def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distribution:
@@ -205,6 +211,9 @@ def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distr
         mean = shape.whitened(part.mean[None], center)[0]
         return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
 
+    if isinstance(distribution, RowDistribution):
+        # An attack may take sums of rows for Gaussians; a promise may not.
+        distribution = GaussianDistribution(mean=distribution.mean, cov=distribution.cov)
     if isinstance(distribution, GaussianDistribution):
         return gaussian(distribution)
     if isinstance(distribution, GaussianMixture):
@@ -223,6 +232,8 @@ def _known(value: Values | None) -> Values:
 
 
 def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: float) -> Floats:
+    if isinstance(distribution, RowDistribution):
+        distribution = GaussianDistribution(mean=distribution.mean, cov=distribution.cov)
     if isinstance(distribution, GaussianDistribution):
         cov = distribution.cov + noise_std**2 * np.eye(distribution.dim)
         factor = np.linalg.cholesky(cov)

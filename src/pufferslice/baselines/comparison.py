@@ -34,7 +34,7 @@ from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
 from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import required_evidence, row_noise
+from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.statement import noise_stds
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
 from pufferslice.queries import summary
@@ -266,7 +266,7 @@ def _sliced_noise(slices: Slices, notion: Notion, method: Method, target: Guaran
 
 def _whole_noise(evidence: Evidence, target: Guarantee) -> float:
     """The noise of an unsliced target, a root mean square over the coordinates."""
-    noise_std = max(calibrate_unsliced(target, evidence.full), row_noise(evidence))
+    noise_std = calibrate_unsliced(target, evidence.full)
     return _root_mean_square(noise_stds(evidence.full, noise_std))
 
 

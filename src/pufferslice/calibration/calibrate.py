@@ -17,6 +17,7 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS, aggregate, gaussian_envelope, moment_rate
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import ENVELOPES, Envelope, Full, Slices
 from pufferslice.sensitivity.tables import DistanceTables
 
@@ -139,7 +140,8 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     check_above(0, noise_std=noise_std)
     if full.differences is None:
         return np.array([math.inf])
-    if full.missing.any():
+    if full.missing.any() or isinstance(full.differences, RowDifference):
+        # Second moments of rows bound no Rényi divergence.
         return np.full(full.differences.n_instances, math.inf)
     if isinstance(full.differences, GaussianPairs):
         return full.differences.full_costs(order, noise_std)
@@ -211,11 +213,13 @@ def smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: 
 
 
 def largest_shift(
-    differences: DistanceTables | GaussianPairs, weights: Floats | float = 1.0
+    differences: DistanceTables | GaussianPairs | RowDifference, weights: Floats | float = 1.0
 ) -> float:
     """The scale of the differences, to start a search from; 0 if no slice of weight shows any."""
     if isinstance(differences, DistanceTables):
         return float((differences.worst() * (np.asarray(weights) > 0)).max())
+    if isinstance(differences, RowDifference):
+        return math.sqrt(float(np.trace(differences.second_moment)))
     means = np.linalg.norm(differences.means[:, 0] - differences.means[:, 1], axis=1)
     spreads = np.abs(differences.covs[:, 0] - differences.covs[:, 1]).max(axis=(1, 2))
     return float(max(means.max(), math.sqrt(spreads.max())))

@@ -35,6 +35,7 @@ from pufferslice.calibration.sphere import sphere_cost
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.renyi import aggregate_average, moment_rate
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Envelope, Full, Slices
 from pufferslice.sensitivity.tables import DistanceTables, MatchingTables
 
@@ -437,7 +438,11 @@ def _direct(
 
 def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
     """The views of the whole output alone; none where its distances are not known."""
-    if full.differences is None or full.missing.any():
+    if (
+        full.differences is None
+        or full.missing.any()
+        or isinstance(full.differences, RowDifference)
+    ):
         return []
 
     def at_order(order: float) -> float:

@@ -14,7 +14,13 @@ import numpy as np
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.text import listed
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
+from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+    GuessGuarantee,
+)
+from pufferslice.calibration.rows import row_covariance, sampling_weights
 from pufferslice.calibration.shape import (
     FittedShape,
     Kind,
@@ -25,15 +31,17 @@ from pufferslice.calibration.shape import (
     limit_of_delta,
     limit_of_guess,
 )
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.queries import Query
 from pufferslice.queries.ranges import Box
 from pufferslice.scenario.distributions import Distribution, FiniteDistribution
 from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import moment_rate
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
 from pufferslice.sensitivity.whitening import Shape
 
@@ -66,6 +74,8 @@ class Fit(NamedTuple):
     gap: float | None = None
     """The noise has at most 1 + gap times the variance of the best Gaussian noise; None if no such
     bound is known."""
+    noise_std: float | None = None
+    """The noise, if it is more than the claim needs; None where the claim decides."""
 
 
 def shift_limit(claim: Claim) -> float:
@@ -96,6 +106,8 @@ def fit_shape(
     is hidden as well as the claim says. `weights` say how much the variance of each coordinate
     counts, in scaled coordinates; by default equally.
     """
+    if scenario.prior_kind == "rows":
+        return _row_fit(scenario, target, shape=shape, guard=guard, weights=weights)
     if not isinstance(shape, str):
         if guard is not None or weights is not None:
             raise ArgumentError(
@@ -124,6 +136,45 @@ def fit_shape(
         return Fit("isotropic", None)
     gap = fitted.gap if isinstance(target, Guarantee) else None
     return Fit(kind, Shape.of_covariance(fitted.covariance), gap)
+
+
+def _row_fit(
+    scenario: Scenario,
+    target: Claim,
+    *,
+    shape: object,
+    guard: float | None,
+    weights: Mapping[str, float] | Sequence[float] | None,
+) -> Fit:
+    """The closed form for sums of rows; `weights` multiply those by sampling error."""
+    if shape not in FITTED or guard is not None:
+        raise ArgumentError(
+            "sums of rows have fitted noise (shape 'fitted' or 'diagonal') and no guard; leave "
+            "shape and guard out"
+        )
+    if not isinstance(target, GuessGuarantee):
+        raise CalibrationError(
+            f"second moments of rows bound right guesses, and not {target}; claim "
+            "Guarantee.guess(at_most=...)"
+        )
+    importance = _importance(scenario.query, weights)
+    (prior,) = scenario.priors
+    first, second = (d for d in prior.distributions.values() if isinstance(d, RowDistribution))
+    balance = sampling_weights(first, second)
+    if importance is not None:
+        balance = balance * np.diagonal(importance)
+    kind: Kind = "diagonal" if shape == "diagonal" else "fitted"
+    covariance, is_raised = row_covariance(
+        RowDifference.of(first, second),
+        target.at_most,
+        kind=kind,
+        weights=balance,
+        from_released_rows=prior.source == "released_data",
+    )
+    noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim) if is_raised else None
+    if scenario.dim == 1:
+        return Fit("isotropic", None, noise_std=noise_std)
+    return Fit(kind, Shape.of_covariance(covariance), noise_std=noise_std)
 
 
 def _importance(

@@ -16,9 +16,10 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_at_least, check_between
 from pufferslice._core.kernels import kernel
 from pufferslice._core.search import SAFETY
-from pufferslice.calibration.calibrate import full_costs, full_deltas
+from pufferslice.calibration.calibrate import full_costs, full_deltas, grid_margin
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full
 
 _BISECTIONS: Final = 60
@@ -79,12 +80,17 @@ def full_variation(full: Full, noise_std: float) -> float:
     For distributions under couplings: the mean of the total variation of two Gaussians as far apart
     as coupled atoms (joint convexity). For Gaussian distributions: what means and spreads add to it
     (exact for equal spreads), or the least bound from their divergences of several orders. At most
-    1.
+    1. For sums of rows: from the mean squared distance of coupled tables.
 
     Guarantee: never below the total variation, for every instance, in all dimensions.
     """
     if full.differences is None:
         return 1.0
+    if isinstance(full.differences, RowDifference):
+        # The grid adds to the distance of every two coupled outputs (Minkowski).
+        distance = math.sqrt(full.differences.mean_square(full.shape, noise_std))
+        distance += grid_margin(full.dim, 1.0)
+        return min(1.0, float(erf(distance / (2 * math.sqrt(2)))) * _UP)
     if isinstance(full.differences, GaussianPairs):
         costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
         bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)

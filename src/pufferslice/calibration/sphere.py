@@ -42,6 +42,7 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS, moment_rate
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.tables import MatchingTables
 
@@ -120,7 +121,7 @@ def _closed_form_differences(full: Full, claim: Guarantee) -> MatchingTables | G
     """The distances or Gaussian pairs; raise where the claim has no closed form."""
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     tables = full.differences
-    if tables is None or full.missing.any():
+    if tables is None or full.missing.any() or isinstance(tables, RowDifference):
         raise ArgumentError(
             "the whole sphere needs distances of the whole output, on all levels; from samples only"
             " a public range gives them. Use query.with_range(...), or a FiniteProfile"

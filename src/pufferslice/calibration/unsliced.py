@@ -34,7 +34,12 @@ from pufferslice.calibration.epsilon_delta import (
     gaussian_delta,
     smallest_epsilon,
 )
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
+from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+    GuessGuarantee,
+)
 from pufferslice.calibration.guessing import (
     full_variation,
     released_variation,
@@ -44,6 +49,7 @@ from pufferslice.calibration.guessing import released_delta as delta_with_intege
 from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.tables import MatchingTables
 
@@ -75,7 +81,7 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
     added, or the best of many orders is taken.
     """
     check_above(0, noise_std=noise_std)
-    if full.differences is None:
+    if full.differences is None or isinstance(full.differences, RowDifference):
         return lambda _epsilon: 1.0
     tau = implementation_delta(full)
     if isinstance(full.differences, GaussianPairs):
@@ -142,6 +148,11 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
         raise CalibrationError(
             "samples without a public range do not bound the unsliced divergence; give the query a "
             "range, or claim along slices"
+        )
+    if isinstance(full.differences, RowDifference) and not isinstance(target, GuessGuarantee):
+        raise CalibrationError(
+            f"second moments of rows bound right guesses, and not {target}; claim "
+            "Guarantee.guess(at_most=...)"
         )
     if isinstance(target, Guarantee) and full.missing.any():
         raise CalibrationError(

@@ -23,6 +23,7 @@ from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import (
     Confidence,
     Full,
@@ -45,6 +46,8 @@ _TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
 _PAIR_ARRAYS: Final = ("means", "covs")
 _PIECE_ARRAYS: Final = (*_PAIR_ARRAYS, "owners", "counts")
 """Of pairs of mixtures."""
+_ROW_ARRAYS: Final = ("shift", "spread", "spans", "counts")
+"""Of sums of rows."""
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -60,7 +63,7 @@ class Evidence:
     scenario: Mapping[str, Any]
     """The public description of the scenario, at the time of the evidence."""
     confidential: Mapping[str, Any]
-    """Counts of rows and samples, the digest of the distributions, and what one row moves."""
+    """Counts of rows and samples, and the digest of the distributions."""
     confidence: Confidence | None = None
     """How the claim may fail; not at all for exact distributions along a finite profile."""
     salt: bytes
@@ -121,7 +124,6 @@ class Evidence:
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
                 "n_samples": sizes,
                 "spreads": scenario.spreads(),
-                "row_spans": list(scenario.row_spans),
             },
             confidence=confidence,
             salt=os.urandom(_SALT_BYTES),
@@ -152,7 +154,7 @@ class Evidence:
         )
 
     @property
-    def tables(self) -> dict[str, DistanceTables | GaussianPairs]:
+    def tables(self) -> dict[str, DistanceTables | GaussianPairs | RowDifference]:
         """The tables or pairs that there are, by their names in the file."""
         slices = self.slices
         named = {
@@ -232,6 +234,8 @@ class Evidence:
             else:
                 profile = FiniteProfile(directions=directions, weights=arrays["weights"])
             tables = _unpacked(GapTables, "slices", arrays)
+            if isinstance(tables, RowDifference):
+                raise CertificateError(f"sums of rows have no slices. {CHANGED}")
             missing = np.zeros(tables.n_instances)
             in_delta = confidence is not None and confidence.tails == "in_delta"
             if in_delta and isinstance(tables, GapTables):
@@ -291,14 +295,6 @@ class Evidence:
                 )
         if not isinstance(self.confidential.get("distributions_digest"), str):
             raise CertificateError(f"the evidence has no distributions_digest. {CHANGED}")
-        spans = np.array(self.confidential.get("row_spans", []))
-        if spans.size and not (
-            spans.shape == (self.full.dim,)
-            and spans.dtype == np.float64
-            and np.isfinite(spans).all()
-            and spans.min() >= 0
-        ):
-            raise CertificateError(f"the evidence does not say what one row moves. {CHANGED}")
         alike = all(np.array_equal(part.equal, parts[0].equal) for part in parts)
         dims = {self.full.dim, len(self.scenario["query"]["names"])}
         if self.slices is not None:
@@ -402,8 +398,12 @@ _SLICES: Final[_Latest[Slices]] = _Latest()
 _FULLS: Final[_Latest[Full]] = _Latest()
 
 
-def _packed(prefix: str, tables: DistanceTables | GaussianPairs) -> dict[str, npt.NDArray[Any]]:
+def _packed(
+    prefix: str, tables: DistanceTables | GaussianPairs | RowDifference
+) -> dict[str, npt.NDArray[Any]]:
     names: tuple[str, ...] = _TABLE_ARRAYS
+    if isinstance(tables, RowDifference):
+        names = _ROW_ARRAYS
     if isinstance(tables, GaussianPairs):
         names = _PIECE_ARRAYS if tables.has_mixtures else _PAIR_ARRAYS
     return {f"{prefix}_{name}": getattr(tables, name) for name in names}
@@ -411,7 +411,9 @@ def _packed(prefix: str, tables: DistanceTables | GaussianPairs) -> dict[str, np
 
 def _unpacked(
     kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]
-) -> Tables | GaussianPairs:
+) -> Tables | GaussianPairs | RowDifference:
+    if f"{prefix}_spread" in arrays:
+        return RowDifference(**{name: arrays[f"{prefix}_{name}"] for name in _ROW_ARRAYS})
     if f"{prefix}_means" in arrays:
         names = _PIECE_ARRAYS if f"{prefix}_owners" in arrays else _PAIR_ARRAYS
         return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in names})

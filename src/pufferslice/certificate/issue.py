@@ -16,7 +16,7 @@ from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS, unique_deltas
-from pufferslice.calibration.fit import FITTED, ShapeKind, fit_shape
+from pufferslice.calibration.fit import FITTED, fit_shape
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
     ApproximateGuarantee,
@@ -57,7 +57,6 @@ from pufferslice.sensitivity.profiles import (
 from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 from pufferslice.sensitivity.tables import MatchingTables
-from pufferslice.sensitivity.whitening import Shape
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-6
 """Weight of a coordinate without a wanted accuracy, as a share of the largest weight."""
@@ -157,6 +156,11 @@ def certify_release(
         profile = (
             _axis(scenario) if scenario.prior_kind == "sampled" and scenario.dim == 1 else None
         )
+    if scenario.prior_kind == "rows" and target.is_sliced:
+        raise ScenarioError(
+            "sums of rows are certified as a whole, not along slices; claim "
+            "Guarantee.guess(at_most=...)"
+        )
     confidence = _confidence(
         scenario, profile, target, failure_probability=failure_probability, band=band
     )
@@ -190,7 +194,7 @@ def certify_release(
         noise_std=noise_std,
         total=None if total is None else float(total),
     )
-    fitted = None
+    fitted = least_std = None
     if not target.is_sliced:
         if widths is not None and weights is None and is_ours:
             weights = _weights_of(query, widths)
@@ -203,6 +207,8 @@ def certify_release(
             effort=effort,
         )
         fitted, options = fit.shape, attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
+        if fit.noise_std is not None:
+            least_std = fit.noise_std * _GUARD_ROOM
     evidence = Evidence.of(
         scenario, along, confidence, recipe=_FIRST_RECIPE, shape=fitted, progress=progress
     )
@@ -238,38 +244,13 @@ def certify_release(
                     "guard, or more noise (less accuracy)"
                 )
             options = attrs.evolve(options, noise_std=least)
-    if any(scenario.row_spans) and evidence.are_equal:
-        raise CalibrationError(
-            "the secret changes neither mean nor spread of these statistics, and a normal "
-            "approximation knows nothing else, so no noise can be calibrated from it; use "
-            "prior='draws', or other statistics"
-        )
-    if not evidence.are_equal:
-        std, least = calibrated_noise(evidence, options), row_noise(evidence) * _GUARD_ROOM
-        if is_chosen and std < least:
+    if least_std is not None and calibrated_noise(evidence, options) < least_std:
+        if is_chosen:
             raise CalibrationError(
-                "this noise does not hide one row, which the normal approximation of the priors "
-                f"needs; use a noise_std of at least {least:.6g}, or less accuracy"
+                "this noise does not hide one row; use a noise_std of at least "
+                f"{least_std:.6g}, or less accuracy"
             )
-        if std < least and is_ours and scenario.dim > 1 and not target.is_sliced:
-            # Each coordinate gets what its own rows need, in addition to what the claim needs.
-            covariance = np.eye(scenario.dim) if fitted is None else fitted.covariance
-            covariance = std**2 * covariance + np.diag(np.square(scenario.row_spans))
-            evidence = Evidence.of(
-                scenario,
-                along,
-                confidence,
-                recipe=evidence.full.recipe,
-                shape=Shape.of_covariance(covariance),
-                progress=progress,
-            )
-            kind: ShapeKind = "diagonal" if shape == "diagonal" else "fitted"
-            options = attrs.evolve(options, shape=kind, shape_gap=None)
-            # The second is the first but for rounding, and what verify compares with.
-            least = math.sqrt(float(np.trace(covariance)) / scenario.dim)
-            least = max(least, row_noise(evidence)) * _GUARD_ROOM
-        if std < least:
-            options = attrs.evolve(options, noise_std=least)
+        options = attrs.evolve(options, noise_std=least_std)
     statement = release_statement(evidence, options)
     try:
         check_statement(statement)
@@ -278,21 +259,6 @@ def certify_release(
             "the noise or the scales are too large for a certificate; use other units"
         ) from None
     return Certificate(statement=statement, evidence=evidence)
-
-
-def row_noise(evidence: Evidence) -> float:
-    """The least noise that hides what one row moves, where priors approximate tables of rows.
-
-    Its covariance is at least that of independent noise with a standard deviation of one row's
-    span in each coordinate. A normal approximation has no grain: it takes tables of integers, whose
-    means are multiples of one over the number of rows, for a smooth distribution, and an outlier
-    for a spread that hides everything. With less noise both could be read off the release.
-    """
-    spans, shape = evidence.confidential.get("row_spans", ()), evidence.full.shape
-    if not spans:
-        return 0.0
-    whitening = np.eye(len(spans)) if shape is None else shape.whitening
-    return float(np.linalg.norm(whitening * spans, 2))
 
 
 def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:

@@ -18,6 +18,16 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "It holds under the declared priors and for the listed pairs; if none of these "
         "priors is true, nothing is claimed."
     ),
+    "rows-like-these": (
+        "It holds for rows whose mean squared distance under this noise is at most that of the "
+        "rows that the noise was fitted to, within the public clip ranges. Rows that depend on "
+        "each other, as those of one household do, must be one row."
+    ),
+    "noise-from-released-rows": (
+        "The noise was fitted to the released rows themselves, so the promise is given the noise: "
+        "what the noise itself tells about the rows is not covered. Noise from an earlier table "
+        "would tell nothing."
+    ),
     "slices-are-ideal": (
         "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; "
         "they do not survive post-processing. Only the unsliced number is a statement about the "

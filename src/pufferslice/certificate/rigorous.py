@@ -37,6 +37,7 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import MissingExtraError
 from pufferslice.sensitivity.gaussian import SCALING, GaussianPairs
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import DistanceTables, GapTables
 
@@ -159,6 +160,8 @@ def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
     """Of a claim about the whole output, the largest over instances."""
     if full.differences is None or (isinstance(claim, Guarantee) and full.missing.any()):
         return arb.nan()
+    if isinstance(full.differences, RowDifference):
+        return _row_excess(full, full.differences, claim, noise_std)
     if isinstance(full.differences, GaussianPairs):
         return _largest(_gaussian_excesses(full.differences, claim, noise_std))
     tables, grid = full.differences, _grid(full.dim)
@@ -180,6 +183,22 @@ def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
         for row, mass in zip(deltas, full.missing.tolist(), strict=True)
     ]
     return _largest(covered) + _noise_delta(full.dim, INTEGER_DELTA, epsilon) - limit
+
+
+def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -> arb:
+    """Of a claim about right guesses, from the mean squared distance of coupled tables."""
+    if not isinstance(claim, GuessGuarantee):
+        return arb.nan()
+    dim = full.dim
+    identity = np.eye(dim)
+    whitening = identity if full.shape is None else full.shape.whitening
+    matrix = arb_mat([[arb(x) for x in row] for row in whitening.tolist()])
+    moment = arb_mat([[arb(x) for x in row] for row in rows.second_moment.tolist()])
+    whitened = matrix * moment * matrix.transpose()
+    total = sum((whitened[i, i] for i in range(dim)), arb(0)) / noise_std**2
+    distance = total.sqrt() + _grid(dim)
+    variation = _delta(distance, arb(0))
+    return variation + _noise_delta(dim, INTEGER_DELTA, arb(0)) - _hockey_stick(claim)[1]
 
 
 def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: arb) -> arb:
@@ -256,6 +275,8 @@ def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
         ]
         # Spreads are bounded from below, so that this refutes nothing.
         return excess if (excess := _largest(excesses)) <= 0 else arb.nan()
+    if isinstance(full.differences, RowDifference):
+        return arb.nan()
     # A distance is a sum of squares, each addition rounded.
     rate, grid = (a + 1) * a / 2 * (1 + (dim + 8) * arb(UNIT_ROUNDOFF)), _grid(dim)
     moments = _row_means(

@@ -5,8 +5,10 @@ Importing this module loads pydantic, so others import it only where a file is r
 is checked. A checked document is returned as it is, because digests are of its exact values.
 """
 
+import math
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
@@ -175,8 +177,40 @@ class WorldsSecret(_Part):
     worlds: Text
 
 
+class ShareSecret(_Part):
+    """Any two shares of rows with a property that are at most so far apart."""
+
+    share_of: Text
+    within: Annotated[float, Field(gt=0, lt=1)]
+    n_rows: Count
+    n_differing: Count
+    """Rows that make the difference, at most; under design `independent`, on average."""
+    design: Literal["stratified", "independent"]
+
+    def _rules(self) -> dict[str, bool]:
+        differing = math.ceil(Fraction(repr(self.within)) * self.n_rows)
+        fits = self.n_differing == differing
+        return {"n_differing must be what within and n_rows give": fits}
+
+
+class SizeSecret(_Part):
+    """Any two numbers of rows within a ratio, up to a largest one."""
+
+    size_of: Text
+    ratio: Annotated[float, Field(gt=1, lt=_LARGEST)]
+    up_to: Count
+    n_differing: Count
+    """Rows that make the difference, at most."""
+
+    def _rules(self) -> dict[str, bool]:
+        differing = self.up_to - math.ceil(self.up_to / Fraction(repr(self.ratio)))
+        return {"n_differing must be what ratio and up_to give": self.n_differing == differing}
+
+
 def _kind_of_secret(secret: object) -> str:
     keys = secret if isinstance(secret, dict) else {}
+    if "share_of" in keys or "size_of" in keys:
+        return "(share)" if "share_of" in keys else "(size)"
     return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
 
 
@@ -221,7 +255,7 @@ class QueryPart(_Part):
     """The public set to which outputs are clipped."""
     scales: Annotated[list[Positive], Field(min_length=1)]
     """The public unit of each coordinate."""
-    missing: Literal["refuse", "drop-rows"]
+    missing: Literal["refuse", "drop-rows", "middle"]
     plugin: CalledPluginPart = Field(default_factory=_absent)
     """The plugin that built the query; absent if none did."""
 
@@ -246,7 +280,9 @@ class ScenarioPart(_Part):
     secret: Annotated[
         Annotated[ColumnsSecret, Tag("(columns)")]
         | Annotated[BinsSecret, Tag("(bins)")]
-        | Annotated[WorldsSecret, Tag("(worlds)")],
+        | Annotated[WorldsSecret, Tag("(worlds)")]
+        | Annotated[ShareSecret, Tag("(share)")]
+        | Annotated[SizeSecret, Tag("(size)")],
         Discriminator(_kind_of_secret),
     ]
     secrets: Secrets

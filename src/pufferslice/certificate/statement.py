@@ -47,6 +47,7 @@ from pufferslice.sensitivity.profiles import (
     WholeSphere,
 )
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import MatchingTables
 
@@ -244,14 +245,20 @@ def limits_of(statement: Mapping[str, Any]) -> list[str]:
     scenario, noise, sampling = statement["scenario"], statement["noise"], statement["sampling"]
     equal, sampled = statement["distributions_are_equal"], sampling or {"band": None, "tails": None}
     private = any(prior["source"] == "released_data" for prior in scenario["priors"])
+    rows = any(prior["kind"] == "rows" for prior in scenario["priors"])
     normal = any(prior["kind"] == "gaussian" for prior in scenario["priors"])
     sphere = statement["profile"] is not None and statement["profile"]["kind"] == "sphere"
     present = {
         "slices-are-ideal": statement["guarantee"]["notion"] in SLICED_NOTIONS,
         "one-release": statement["total"] is None,
         "releases-add-to-total": statement["total"] is not None,
-        "shape-shows-differences": private and noise["shape"]["kind"] in ("fitted", "diagonal"),
-        "prior-is-released-data": private,
+        "declared-priors-only": not rows,
+        "rows-like-these": rows,
+        "noise-from-released-rows": rows and private,
+        "shape-shows-differences": private
+        and not rows
+        and noise["shape"]["kind"] in ("fitted", "diagonal"),
+        "prior-is-released-data": private and not rows,
         "plugins": bool(plugins_of(scenario)),
         "rows-dropped": bool(scenario["rows_dropped"]),
         "query-is-clipped": scenario["query"]["range"] is not None,
@@ -343,13 +350,15 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
     return {
         "order": order,
         "epsilon": bound if math.isfinite(bound) else None,
-        "from": source if math.isfinite(bound) else f"{source}: infinite at this order and noise",
+        "from": source if math.isfinite(bound) else f"{source}: no bound at this order and noise",
         "guess": None if guess >= 1 else guess,
     }
 
 
 def _coupling(evidence: Evidence) -> str:
     tables = evidence.full.differences
+    if isinstance(tables, RowDifference):
+        return "second moments of the rows that make the difference, coupled independently"
     if isinstance(tables, GaussianPairs) and tables.has_mixtures:
         return "the exact divergences of Gaussian components, coupled"
     if not isinstance(tables, MatchingTables):

@@ -38,7 +38,7 @@ from pufferslice.calibration.sphere import sphere_costs
 from pufferslice.calibration.unsliced import unsliced_cost
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import certify_release, required_evidence, row_noise
+from pufferslice.certificate.issue import certify_release, required_evidence
 from pufferslice.certificate.statement import (
     CertificateOptions,
     calibrated_noise,
@@ -71,9 +71,6 @@ _LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons to try, as shares of the claimed one."""
 _N_GUESSES: Final = 7
 DELTA: Final = 1e-5
-_ONE_ROW: Final = (
-    "Equal columns have the least noise that hides one row, more than their bounds need."
-)
 _INTERNAL: Final = (
     "Internal: nothing is spent. Estimates only: far from the claim, noise and guesses may be "
     "larger."
@@ -91,8 +88,6 @@ class SweepPoint:
     noise reaches the bound."""
     noise_stds: Floats | None = attrs.field(converter=attrs.converters.optional(locked), eq=same)
     """Of each statistic, in the user's units."""
-    hides_one_row: bool
-    """Whether the noise is the least that hides one row, more than the bound needs."""
     tight_std: float | None
     """By the tight rule; None for claims that are not along slices."""
     closed_form_std: float | None
@@ -193,11 +188,10 @@ class Sweep:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
         ]
-        return "\n".join([f"{self._heading}:", *lines, *self._notes, _INTERNAL])
+        return "\n".join([f"{self._heading}:", *lines, _INTERNAL])
 
     def _repr_html_(self) -> str:
-        sentences = [f"{self._heading}.", *self._notes]
-        return html_of(sentences, self._table(), str(self), internal=True)
+        return html_of([f"{self._heading}."], self._table(), str(self), internal=True)
 
     def __repr__(self) -> str:
         return f"Sweep(claim='{self.claim}', n_bounds={len(self.rows)})"
@@ -205,10 +199,6 @@ class Sweep:
     @property
     def _heading(self) -> str:
         return f"What other bounds would cost; the claim is {self.claim}"
-
-    @property
-    def _notes(self) -> list[str]:
-        return [_ONE_ROW] if sum(row.hides_one_row for row in self.rows) > 1 else []
 
     def _table(self) -> list[dict[str, str]]:
         """A line for each number, a column for each bound; nothing where there is no number."""
@@ -220,6 +210,7 @@ class Sweep:
             f"epsilon at order {self.order:g}": [_up(row.unsliced_epsilon) for row in self.rows],
             f"epsilon at delta {self.delta:g}": [_up(row.epsilon_at_delta) for row in self.rows],
         }
+        lines = {name: cells for name, cells in lines.items() if set(cells) != {"-"}}
         for place, name in enumerate(self.names):
             lines[f"noise of {shown(name)}"] = [
                 "-" if row.noise_stds is None else rounded(float(row.noise_stds[place]))
@@ -341,7 +332,6 @@ def sweep_points(
     distance = float(certificate.statement["noise"]["implementation_delta"])
     scales = np.array(certificate.statement["scenario"]["query"]["scales"])
     order, full = unsliced_order(stated.target), evidence.full
-    least = row_noise(evidence)
     coarse = full
     if isinstance(full.differences, MatchingTables):
         coarse = attrs.evolve(full, differences=full.differences.coarsened(_MOST_ENTRIES))
@@ -356,9 +346,6 @@ def sweep_points(
         target = stated.target.with_bound(bound)
         options = attrs.evolve(stated, target=target, noise_std=None)
         noise_std = _noise_or_none(evidence, options)
-        hides_one_row = noise_std is not None and noise_std < least
-        if hides_one_row:
-            noise_std = least
         tight_std = closed_form_std = None
         if options.method is not None and options.method.rule == "tight":
             tight_std = noise_std
@@ -379,7 +366,6 @@ def sweep_points(
                 claim=target,
                 noise_std=noise_std,
                 noise_stds=stds,
-                hides_one_row=hides_one_row,
                 tight_std=tight_std,
                 closed_form_std=closed_form_std,
                 unsliced_epsilon=epsilon,

@@ -127,7 +127,9 @@ def verdict(certificate: Certificate) -> Verdict | None:
     statement, determined = certificate.statement, evidence.full.is_determined
     scenario = statement["scenario"]
     is_public = all(prior["source"] == "public_model" for prior in scenario["priors"])
+    of_rows = any(prior["kind"] == "rows" for prior in scenario["priors"])
     by_constant = determined or is_public or scenario["distribution"] != "worlds"
+    by_constant = by_constant and not of_rows
     rows = zip(
         scenario["query"]["names"],
         statement["noise"]["std_by_coordinate"],

@@ -14,7 +14,7 @@ from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import check_visible, required_evidence, row_noise
+from pufferslice.certificate.issue import check_visible, required_evidence
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import (
     CertificateOptions,
@@ -28,6 +28,7 @@ from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Slices
 from pufferslice.sensitivity.tables import MatchingTables
 
@@ -252,8 +253,6 @@ def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
-    if noise_std < row_noise(evidence):
-        return ["the stated noise does not hide one row, as normal approximations need"]
     spent = spent_on(evidence, options, noise_std)
     if spent <= options.target.bound:
         return []
@@ -287,8 +286,12 @@ def _broken_relations(evidence: Evidence) -> Iterator[str]:
     full, tables = evidence.full, None if evidence.slices is None else evidence.slices.differences
     kinds = {prior["kind"] for prior in evidence.scenario["priors"]}
     for part in (full.differences, tables):
-        if part is not None and (kinds == {"gaussian"}) != isinstance(part, GaussianPairs):
-            yield "the statement gives the priors another kind than the evidence"
+        known: dict[str, type] = {"gaussian": GaussianPairs, "rows": RowDifference}
+        for kind, differences_of in known.items():
+            if part is not None and (kinds == {kind}) != isinstance(part, differences_of):
+                yield "the statement gives the priors another kind than the evidence"
+    if isinstance(full.differences, RowDifference):
+        yield from _of_range(evidence, full.differences)
     ranged = evidence.scenario["query"]["range"] is not None
     if full.differences is None and (kinds != {"sampled"} or ranged):
         yield "the evidence of the whole output is missing, and these priors have it"
@@ -316,6 +319,18 @@ def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
     diameter = stated.diameter(scales) if shape is None else shape.diameter(stated, scales)
     if full.worst().min() < diameter * _ROOM:
         yield "the bound from the range is below the diameter of the stated range"
+
+
+def _of_range(evidence: Evidence, rows: RowDifference) -> Iterator[str]:
+    """As many rows differ as the stated range of secrets needs."""
+    secret = evidence.scenario["secret"]
+    mean = secret["n_differing"]
+    mean_square = mean**2
+    if secret.get("design") == "independent":
+        mean = secret["n_rows"] * secret["within"]
+        mean_square = mean**2 + mean * (1 - secret["within"])
+    if (rows.counts < np.array([mean, mean_square]) * _ROOM).any():
+        yield "fewer rows differ in the evidence than the stated range of secrets needs"
 
 
 def _in_bands(slices: Slices, plain: GapTables) -> Iterator[str]:

@@ -216,6 +216,8 @@ def _clipped_secrets(scenario: Mapping[str, Any]) -> str:
 def protected_sentence(scenario: Mapping[str, Any]) -> str:
     """The secret, and which of its values must not be told apart."""
     secret = scenario["secret"]
+    if "n_differing" in secret:
+        return f"Protected: {range_words_of(secret)}{adversary_words(secret)}."
     columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
     pairs = scenario["pairs"]
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
@@ -225,6 +227,30 @@ def protected_sentence(scenario: Mapping[str, Any]) -> str:
         f"({len(scenario['secrets'])} values). "
         f"Not to be told apart: {named}{more}."
     )
+
+
+def range_words_of(secret: Mapping[str, Any]) -> str:
+    """Which values of a secret must not be told apart, where they are a range.
+
+    >>> range_words_of({"share_of": "ill = yes", "within": 0.05})
+    "any two shares of 'ill = yes' at most 5 points apart"
+    """
+    if "share_of" in secret:
+        points = f"{100 * secret['within']:.6g}"
+        unit = "point" if points == "1" else "points"
+        return f"any two shares of {quoted(secret['share_of'])} at most {points} {unit} apart"
+    return (
+        f"any two sizes of {quoted(secret['size_of'])} within a factor of {secret['ratio']:g}, up "
+        f"to {secret['up_to']:,} rows"
+    )
+
+
+def adversary_words(secret: Mapping[str, Any]) -> str:
+    """From whom a range of secrets is hidden; begins with a comma."""
+    n_differing = f"{secret['n_differing']:,}"
+    if secret.get("design") == "independent":
+        return f", on average over the other rows; about {n_differing} rows make the difference"
+    return f", even from someone who knows every row but the {n_differing} that make the difference"
 
 
 def _query(scenario: Mapping[str, Any]) -> str:
@@ -244,6 +270,10 @@ def _query(scenario: Mapping[str, Any]) -> str:
 
 
 def _priors(scenario: Mapping[str, Any]) -> str:
+    if any(prior["kind"] == "rows" for prior in scenario["priors"]):
+        (prior,) = scenario["priors"]
+        where = prior["source"].replace("_", " ")
+        return f"The noise was fitted to {prior['origin']} ({where})."
     lines = [
         f"  - {shown(prior['name'])}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
         f"{', '.join([prior['origin'], *map(str, map(Plugin.of, prior.get('plugins', ())))])}"
@@ -258,8 +288,9 @@ def _priors(scenario: Mapping[str, Any]) -> str:
 def _claim(statement: Mapping[str, Any]) -> str:
     claim, method, noise = claim_of(statement["guarantee"]), statement["method"], statement["noise"]
     failure, spent = statement["failure_probability"], statement["spent"]
+    rows = _has_priors(statement, "rows")
     sure = (
-        "under the declared priors"
+        ("for rows as described below" if rows else "under the declared priors")
         if failure == 0
         else f"except with probability {in_full(failure)}"
     )
@@ -270,8 +301,8 @@ def _claim(statement: Mapping[str, Any]) -> str:
     reason = ""
     if not noise["calibrated"]:
         reason = (
-            "\nThe noise was chosen by the data holder, or raised to what one row can change, not "
-            "calibrated to the claim."
+            "\nThe noise was chosen by the data holder, raised to hide one row, or rounded up; it "
+            "is more than the claim needs."
         )
     elif noise["std"] and not isinstance(claim, GuessGuarantee) and spent < claim.bound / 2:
         reason = (
@@ -395,7 +426,7 @@ def _guard(statement: Mapping[str, Any], claim: Claim) -> str:
         f"Guard: every shift of the output by up to {_at_least(guard)} in scaled coordinates "
         f"({alone}) is hidden as well as the claim says."
     )
-    if _has_priors(statement, "gaussian") or _has_priors(statement, "sampled"):
+    if any(_has_priors(statement, kind) for kind in ("gaussian", "sampled", "rows")):
         return hidden
     if _is_determined(statement):
         delta = statement["noise"]["implementation_delta"]
@@ -430,6 +461,8 @@ def _at_least(value: float) -> str:
 
 def _whole_output(statement: Mapping[str, Any]) -> str:
     unsliced, claim = statement["unsliced"], claim_of(statement["guarantee"])
+    if _has_priors(statement, "rows"):
+        return ""
     if unsliced["epsilon"] is None:
         return f"{unsliced_sentence(unsliced)} ({unsliced['from']})."
     compared = ""
@@ -453,9 +486,9 @@ def guess_sentence(guess: float | None) -> str:
     if guess is None or percent_at_most(guess) == percent_at_most(1.0):
         return "No useful bound on guessing the secret can be stated for the whole release."
     return (
-        "Someone who holds a declared prior, has narrowed the secret down to two protected "
-        "values, both equally likely, and sees only this release guesses right at most "
-        f"{percent_at_most(guess)} of the time (coin flip: 50\u00a0%)."
+        "Someone who has narrowed the secret down to two protected values, both equally likely, "
+        f"and sees only this release guesses right at most {percent_at_most(guess)} of the time "
+        "(coin flip: 50\u00a0%)."
     )
 
 

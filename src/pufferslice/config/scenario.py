@@ -55,9 +55,10 @@ from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
 from pufferslice.scenario.histograms import BinnedDistribution, Histograms, Strata
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source, plugin_distribution
+from pufferslice.scenario.rows import DESIGNS
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
-from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, gaussian_process, ordered_pairs
+from pufferslice.scenario.templates import PRIOR_FORMS, gaussian_process, ordered_pairs
 from pufferslice.sensitivity import RowScan, scan_files, spill_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
@@ -78,6 +79,8 @@ ByName = Annotated[
 _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult": data.adult,
     "adult_complete": data.adult_complete,
+    "adult_last_year": lambda: data.adult_years()[0],
+    "adult_this_year": lambda: data.adult_years()[1],
 }
 """Tables by name, which ship with the library."""
 _WORLDS: Final = ("worlds", "gaussian", "plugin", "prevalence", "attribute", "markov", "volume")
@@ -90,11 +93,13 @@ class Data(Table):
     path: Text | None = key(None, example="people.csv")
     """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files; a path or a URL."""
     dataset: Annotated[str, Word(*_DATASETS)] | None = key(None, example="adult", used=True)
-    """A table that ships with the library: `adult` or `adult-complete` (no missing values)."""
+    """A table that ships with the library: `adult`, `adult-complete` (no missing values), or one
+    half of it, `adult-last-year` and `adult-this-year`."""
     null_values: Texts = key((), example=["?"])
     """Strings that mean missing; an empty cell always does."""
-    missing: Literal["refuse", "drop-rows"] = key("refuse", example="refuse", used=True)
-    """`refuse` (default), or `drop-rows`: rows without a value are left out and counted."""
+    missing: Literal["refuse", "drop-rows", "middle"] = key("refuse", example="refuse", used=True)
+    """`refuse` (default), `drop-rows`: rows without a value are left out and counted; or, for
+    [prevalence] and [volume], `middle`: a missing value counts as the middle of its clip range."""
     bins: int | None = key(None, example=4096)
     """Stream the rows (distribution `records`, with a range): bins along each slice."""
     strata: bool | None = key(None, example=True)
@@ -326,7 +331,7 @@ class RangeTable(Table, extra="allow"):
 
 _WHOLE_QUERIES: Final = ({"plugin"}, {"model"}, {"autocorrelation"}, {"columns", "flags"})
 """Keys that define the query completely."""
-_BESIDE: Final = {"distribution", "range", "scales", "scales_from"}
+_BESIDE: Final = {"distribution", "clip", "range", "scales", "scales_from"}
 """Keys that may stand beside any of them."""
 
 
@@ -387,6 +392,10 @@ class QuerySection(Table):
         None, example={"name": "trimmed_mean", "options": {"column": "age", "share": 0.1}}
     )
     """Instead of all of these: a query of an installed package, by `name`, and its `options`."""
+    clip: dict[str, Annotated[tuple[float, float], Field(strict=False)]] | None = key(
+        None, example={"age": [17, 90], "hours-per-week": [1, 99]}
+    )
+    """Public low and high end by column: the values of each row are moved into them first."""
     range: RangeTable | None = key(
         None,
         example={"mean(age)": [17, 90], "hours-per-week": [1, 99], "std(age)": [0, 37]},
@@ -460,7 +469,7 @@ class QuerySection(Table):
         if self.cells is not None and not self.by:
             raise ArgumentError("[query] cells: needs by, the groups that are counted")
         if not self.by:
-            return summary(**statistics)
+            return summary(clip=self.clip, **statistics)
         by = {group.column: group.groups() for group in self.by}
         if len(by) < len(self.by):
             raise ArgumentError(
@@ -468,7 +477,7 @@ class QuerySection(Table):
             )
         if self.cells is not None:
             return queries.contingency_table(by, statistic=self.cells)
-        return queries.group_by(by, **statistics)
+        return queries.group_by(by, clip=self.clip, **statistics)
 
 
 class BootstrapSection(Table):
@@ -524,6 +533,20 @@ class TemplateInputs:
     source: Source | None
     progress: Progress
 
+    def earlier(self, section: str, path: str | None) -> pa.Table | None:
+        """The table that moments come from, if it is not the released one."""
+        if path is None:
+            return None
+        name = path.replace("-", "_")
+        if name in _DATASETS:
+            return _DATASETS[name]()
+        if self.data.has_file_of(path, self.folder):
+            raise ArgumentError(
+                f"[{section}] moments_from: is the released table; leave it out, or name an "
+                "earlier one"
+            )
+        return self.data.read(self.folder, path)
+
 
 class WorldsTemplate(Table):
     """A section that declares the worlds of distribution `worlds` by a few numbers."""
@@ -549,37 +572,44 @@ class PrevalenceSection(WorldsTemplate):
     pieces: ClassVar[str] = "tables"
     property: ConditionTable = key(example={"column": "sex", "equals": "Female"})
     """The property that some rows have: a condition as in `rate`."""
-    shares: Numbers = key(example=[0.3, 0.325, 0.35])
-    """The share of rows that have it, in each world; public, so your own must not stand out."""
+    within: float | None = key(None, example=0.05)
+    """Any two shares that are at most so far apart are hidden; 0.05 is five points."""
+    moments_from: Text | None = key(None, example="last-year.csv")
+    """An earlier, held-out or public table with the same columns, or `adult-last-year`: the noise
+    is fitted to its rows. Left out, it is fitted to the released rows, and the certificate says
+    so."""
     n_rows: int | None = key(None, example=32_561)
-    """Rows of a world, and of what is released; left out, as many as the table has."""
+    """Public number of rows of what is released; left out, as many as the table has."""
     design: Annotated[str, Word(*DESIGNS)] = key("stratified", example="stratified")
-    """`stratified` (default): exactly this share of rows; `independent`: each row
-    with this probability."""
-    prior: Annotated[str, Word(*PRIOR_FORMS)] = key("gaussian", example="gaussian")
-    """`gaussian` (default): by formula, for means, rates, totals and counts; `draws`: tables drawn
-    with `seed` are the prior, for any statistic."""
+    """`stratified` (default): exactly a share of the rows has the property; `independent`: each row
+    by itself."""
+    prior: Annotated[str, Word(*PRIOR_FORMS, "gaussian")] = key("rows", example="rows")
+    """`rows` (default): sums over rows; `draws`: tables drawn with `seed` are the prior, for
+    statistics that are not sums."""
+    shares: Numbers | None = key(None, example=[0.3, 0.325, 0.35])
+    """Of `draws`: the share of rows that have the property, in each world."""
     n_draws: int | None = key(None, example=500)
     """How many tables of each world `draws` draws; default 500."""
     seed: int | None = key(None, example=7)
     """The public seed of `draws`."""
 
     def numbers(self) -> Sequence[float]:
-        """The shares."""
-        return self.shares
+        """The shares of drawn worlds."""
+        return self.shares or ()
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """As `Scenario.from_prevalence`."""
         column, condition = self.property.condition()
-        options = self.given(("shares", "n_rows", "design", "prior", "n_draws", "seed"))
+        names = ("within", "n_rows", "design", "prior", "shares", "n_draws", "seed")
         return Scenario.from_prevalence(
             inputs.table,
             column=column,
             value=condition,
             query=query,
-            source=inputs.source or "released_data",
+            moments_from=inputs.earlier("prevalence", self.moments_from),
+            source=inputs.source,
             progress=inputs.progress,
-            **options,
+            **self.given(names),
         )
 
 
@@ -624,8 +654,8 @@ class AttributeSection(WorldsTemplate):
     )
     """Their covariance."""
     history: Text | None = key(None, example="earlier-days.csv")
-    """Instead of `mean` and `cov`: a table of earlier cases that has them, with a column for the
-    number, named as `name`, and one for each statistic, named as it or as its column."""
+    """Refused: cases need not be normal. Declare `mean` and `cov`, or use distribution `records`
+    with bins."""
     process: ProcessTable | None = key(
         None,
         example={
@@ -653,16 +683,11 @@ class AttributeSection(WorldsTemplate):
         """As `Scenario.from_attribute`."""
         options = self.given(("name", "values", "mean", "cov"))
         if self.history is not None:
-            options["history"] = inputs.data.read(inputs.folder, self.history)
-            is_released = inputs.data.has_file_of(self.history, inputs.folder)
-            if is_released and inputs.source != "released_data":
-                raise ArgumentError(
-                    "[attribute] history: is the released table; say so with [prior] source = "
-                    "'released-data', or name a table of other cases"
-                )
+            options["history"] = self.history
         if self.process is not None:
             options["mean"], options["cov"] = self.process.moments()
-        return Scenario.from_attribute(query=query, source=inputs.source, **options)
+        source = inputs.source or "public_model"
+        return Scenario.from_attribute(query=query, source=source, **options)
 
 
 _Times = Annotated[tuple[int, int], Field(strict=False)]
@@ -720,21 +745,23 @@ class VolumeSection(WorldsTemplate):
     """For distribution `worlds`: hide how many rows [data] has."""
 
     reads_table: ClassVar[bool] = True
-    sizes: Listed[int] = key(example=[29_000, 30_000, 31_000])
-    """Numbers of rows it could have, also its own, which must not stand out: all are public."""
-
-    def numbers(self) -> Sequence[float]:
-        """The sizes."""
-        return self.sizes
+    name: Text = key("the table", example="the shop")
+    """Whose size it is."""
+    ratio: float = key(1.1, example=1.1)
+    """Any two sizes within this factor are hidden."""
+    up_to: int = key(example=40_000)
+    """The largest size, which is public."""
+    moments_from: Text | None = key(None, example="last-year.csv")
+    """As in [prevalence]."""
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """As `Scenario.from_volume`."""
         return Scenario.from_volume(
             inputs.table,
-            sizes=self.sizes,
             query=query,
-            source=inputs.source or "released_data",
-            progress=inputs.progress,
+            moments_from=inputs.earlier("volume", self.moments_from),
+            source=inputs.source,
+            **self.given(("name", "ratio", "up_to")),
         )
 
 

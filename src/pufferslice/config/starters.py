@@ -31,7 +31,8 @@ All other keys are in the file that `pufferslice init FOLDER` writes without --t
 
 
 _GUARANTEE: Final[Mapping[str, Any]] = {"notion": "guess", "at_most": 0.64}
-_CENSUS: Final[Mapping[str, Any]] = {"dataset": "adult", "missing": "refuse"}
+_CENSUS: Final[Mapping[str, Any]] = {"dataset": "adult-this-year", "missing": "refuse"}
+_CLIP: Final[Mapping[str, Any]] = {"age": [17, 90], "hours-per-week": [1, 99]}
 
 STARTERS: Final[Mapping[str, Starter]] = {
     "prevalence": Starter(
@@ -41,9 +42,9 @@ STARTERS: Final[Mapping[str, Starter]] = {
             "data": _CENSUS,
             "prevalence": {
                 "property": {"column": "sex", "equals": "Female"},
-                "shares": [0.3, 0.325, 0.35],
+                "within": 0.05,
+                "moments_from": "adult-last-year",
             },
-            "secret": {"pairs": "all"},
             "query": {
                 "distribution": "worlds",
                 "mean": ["age", "hours-per-week"],
@@ -51,21 +52,16 @@ STARTERS: Final[Mapping[str, Starter]] = {
                     {"column": "income", "equals": ">50K"},
                     {"column": "age", "above": 60},
                 ],
-                "scales": {
-                    "mean(age)": 10,
-                    "hours-per-week": 10,
-                    "income": 0.1,
-                    "rate(age > 60)": 0.1,
-                },
+                "clip": _CLIP,
             },
-            "prior": {"source": "released-data"},
+            "prior": {"source": "held-out"},
             "guarantee": _GUARANTEE,
         },
     ),
     "attribute": Starter(
         "Hide a number that is jointly Gaussian with what is published: here how far the diabetes\n"
         "of a patient had progressed after a year. Means and covariance are those of 442 patients\n"
-        "(Efron, Hastie, Johnstone, Tibshirani 2004); `history` takes them from a table of yours.",
+        "(Efron, Hastie, Johnstone, Tibshirani 2004): declare those of a model that you trust.",
         " --rows YOUR-PATIENT.csv",
         {
             "attribute": {
@@ -101,23 +97,18 @@ STARTERS: Final[Mapping[str, Starter]] = {
         },
     ),
     "volume": Starter(
-        "Hide how many rows a table has; publish statistics of all rows.",
+        "Hide how many rows a table has; publish totals and counts.",
         "",
         {
             "data": _CENSUS,
-            "volume": {"sizes": [31_061, 32_561, 34_061]},
-            "secret": {"pairs": {"ratio": 1.06}},
+            "volume": {"ratio": 1.1, "up_to": 20_000, "moments_from": "adult-last-year"},
             "query": {
                 "distribution": "worlds",
-                "mean": ["age", "hours-per-week"],
                 "total": ["hours-per-week"],
-                "scales": {
-                    "age": 10,
-                    "mean(hours-per-week)": 10,
-                    "total(hours-per-week)": 100_000,
-                },
+                "count": [{"column": "income", "equals": ">50K"}],
+                "clip": {"hours-per-week": [1, 99]},
             },
-            "prior": {"source": "released-data"},
+            "prior": {"source": "held-out"},
             "guarantee": _GUARANTEE,
         },
     ),

@@ -8,6 +8,7 @@ import hashlib
 import os
 from importlib import resources
 
+import numpy as np
 import pyarrow as pa
 
 from pufferslice._core.files import read_bytes
@@ -27,6 +28,17 @@ def adult() -> pa.Table:
     """
     with resources.as_file(resources.files("pufferslice.data") / "adult.csv.gz") as path:
         return read_adult(path)
+
+
+def adult_years() -> tuple[pa.Table, pa.Table]:
+    """The Adult table in two halves, as if of two years: rows of even and of odd position.
+
+    >>> [year.num_rows for year in adult_years()]
+    [16281, 16280]
+    """
+    table = adult()
+    places = np.arange(table.num_rows)
+    return table.take(places[::2]), table.take(places[1::2])
 
 
 def adult_complete() -> pa.Table:

@@ -8,7 +8,7 @@ shows a value of the table.
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import narwhals as nw
 import numpy as np
@@ -24,8 +24,8 @@ from pufferslice.errors import TableError
 Frame = nw.DataFrame[Any]
 """A table of any supported library, seen through narwhals."""
 
-MISSING_POLICIES = ("refuse", "drop-rows")
-"""What may be done about rows with missing values."""
+MISSING_POLICIES = ("refuse", "drop-rows", "middle")
+"""What may be done about rows with missing values; the last is for sums of clipped rows."""
 FILL_OR_DROP: Final = (
     'Fill them in, or leave those rows out: missing = "drop-rows" under [data] of a scenario file, '
     '--missing drop-rows without one, query.with_missing("drop-rows") in Python; the number left '
@@ -84,11 +84,7 @@ def floats_of(frame: Frame, name: str) -> Floats:
         series = series.cast(nw.Float64)
     plain = _plain_values(series)
     if plain.dtype.kind not in "biuf":
-        raise TableError(
-            f"column {name!r} must hold numbers, but its type is {_kind(series)}. Choose another "
-            "column or convert it, also from decimal commas to points; if a text such as '?' "
-            "stands for a missing value in a file, name it in null_values"
-        )
+        _refuse_kind(series, name)
     floats = np.asarray(plain, dtype=np.float64)
     infinite = int(np.count_nonzero(np.isinf(floats)))
     if infinite:
@@ -96,6 +92,14 @@ def floats_of(frame: Frame, name: str) -> Floats:
             f"column {name!r} has {infinite} infinite values in {len(floats)} rows; remove them"
         )
     return floats
+
+
+def _refuse_kind(series: nw.Series[Any], name: str) -> NoReturn:
+    raise TableError(
+        f"column {name!r} must hold numbers, but its type is {_kind(series)}. Choose another "
+        "column or convert it, also from decimal commas to points; if a text such as '?' "
+        "stands for a missing value in a file, name it in null_values"
+    )
 
 
 def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
@@ -215,6 +219,30 @@ def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
     return missing
 
 
+def complete_part(
+    frame: Frame, name: str, *, finite: bool = False
+) -> tuple[Frame, npt.NDArray[np.bool_]]:
+    """The rows that have a value in a column, and which they are.
+
+    With `finite` an infinite number counts as missing. A column of another type than numbers is
+    refused then, whatever its values.
+
+    >>> import pyarrow as pa
+    >>> rows, present = complete_part(frame_of(pa.table({"age": [30, None, 50]})), "age")
+    >>> len(rows), present.tolist()
+    (2, [True, False, True])
+    """
+    missing = missing_rows(frame, [name])
+    series = frame[name]
+    if finite:
+        dtype = series.dtype
+        if not (dtype.is_numeric() or isinstance(dtype, nw.Boolean | nw.Object | nw.Unknown)):
+            _refuse_kind(series, name)
+        if dtype.is_float():
+            missing |= ~np.isfinite(np.asarray(series.to_numpy(), dtype=np.float64))
+    return (frame if not missing.any() else frame[np.flatnonzero(~missing)]), ~missing
+
+
 def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple[Frame, int]:
     """The frame by the policy `missing`, and how many rows were dropped.
 
@@ -227,6 +255,11 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
     (2, 1)
     """
     check_one_of(MISSING_POLICIES, missing=missing)
+    if missing == "middle":
+        raise TableError(
+            "a missing value counts as the middle of its range only in sums of clipped rows "
+            f"(from_prevalence, from_volume). {FILL_OR_DROP}"
+        )
     rows = missing_rows(frame, columns)
     n_missing = int(np.count_nonzero(rows))
     if n_missing == 0:

@@ -24,6 +24,7 @@ from pufferslice.data.frames import (
 )
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries.conditions import Condition
+from pufferslice.queries.features import RowFeatures
 from pufferslice.queries.ranges import Ball, Box, check_range
 
 Rows: TypeAlias = npt.NDArray[np.intp]
@@ -87,6 +88,8 @@ class Coordinate:
     """The lowest value that it can have, whatever the rows."""
     high: float = math.inf
     """The highest one."""
+    statistic: str = ""
+    """The statistic of a summary that it is, such as `count`."""
 
 
 @final
@@ -212,6 +215,8 @@ class Query:
     """Whether it is linear in means over rows, so that the parts of a table can be added up."""
     row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)
     """The query on a frame as a function of means over rows, if it is a smooth one."""
+    features: RowFeatures | None = attrs.field(default=None, eq=False)
+    """The query as sums over rows, if it is that."""
     missing: str = "refuse"
     """What a scenario does with rows that lack a value: `refuse`, or `drop-rows` (counted, and
     stated). `bound` and `outputs` always refuse them."""

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 import attrs
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count, check_one_of, is_a
 from pufferslice._core.text import given
-from pufferslice.data.frames import Frame, floats_of, label_of, order_of
+from pufferslice.data.frames import Frame, complete_part, floats_of, label_of, order_of
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import (
     Condition,
@@ -25,6 +26,7 @@ from pufferslice.queries.conditions import (
     intervals,
     pairs_of,
 )
+from pufferslice.queries.features import Clip, RowFeatures, clip_of
 from pufferslice.queries.query import (
     Coordinate,
     Evaluate,
@@ -131,6 +133,7 @@ STATISTICS: Final = tuple(Statistics.__annotations__)
 
 def summary(
     *,
+    clip: Clip | None = None,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
     **statistics: Unpack[Statistics],
@@ -143,6 +146,7 @@ def summary(
     `count_share`: the number of rows divided by this public total. `total`: sums of columns.
     `count`: the number of rows that meet a condition on a column. `median`: columns.
     `covariance` and `correlation`: pairs of columns; a correlation with a constant is 0.
+    `clip`: public (low, high) by column, into which every row's value is moved first.
     `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
 
     >>> import pyarrow as pa
@@ -154,12 +158,14 @@ def summary(
     array([[ 0.5, 30. , 30. ]])
     """
     chosen = _chosen(statistics)
-    return _with_public(_query("summary", chosen, _stated(chosen, statistics)), range, scales)
+    parameters = _stated(chosen, statistics)
+    return _with_public(_query("summary", chosen, parameters, clip_of(clip)), range, scales)
 
 
 def group_by(
     by: By,
     *,
+    clip: Clip | None = None,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
     **statistics: Unpack[Statistics],
@@ -169,7 +175,7 @@ def group_by(
     `by` gives the groups of each column, which are public: plain values, or conditions such as
     `intervals([17, 30, 45])`, `hours()`, `weekdays()` and `days(first, last)`; of several columns
     every combination. Groups may overlap and leave rows out. Statistics of a group without rows
-    are 0.
+    are 0. `clip`: as for `summary`.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"sex": ["F", "M", "F"], "pay": [10, 20, 40]})
@@ -183,7 +189,7 @@ def group_by(
     cells = _cells(by)
     parts = [attrs.evolve(part, cell=cell) for cell in cells for part in chosen]
     parameters = {"by": _cells_stated(cells), **_stated(chosen, statistics)}
-    return _with_public(_query("group_by", parts, parameters), range, scales)
+    return _with_public(_query("group_by", parts, parameters, clip_of(clip)), range, scales)
 
 
 def contingency_table(
@@ -316,8 +322,14 @@ class _Statistic:
         low, high = self.formula.low, self.formula.high
         # In a cell, a condition may well be met by no row.
         if self.cell and self.condition is not None:
-            return Coordinate(low=low, high=high)
-        return Coordinate(column=self.column, condition=self.condition, low=low, high=high)
+            return Coordinate(low=low, high=high, statistic=self.kind)
+        return Coordinate(
+            column=self.column,
+            condition=self.condition,
+            low=low,
+            high=high,
+            statistic=self.kind,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -519,34 +531,104 @@ def _with_public(query: Query, range_: RangeLike | None, scales: ScalesLike | No
     return query if scales is None else query.with_scales(scales)
 
 
-def _query(kind: str, parts: Sequence[_Statistic], parameters: Mapping[str, Any]) -> Query:
+_Ends: TypeAlias = Mapping[str, tuple[float, float]]
+
+
+def _query(
+    kind: str,
+    parts: Sequence[_Statistic],
+    parameters: Mapping[str, Any],
+    clip: _Ends = MappingProxyType({}),
+) -> Query:
     read = [
         column
         for part in parts
         for source in (*part.inputs, part.cell)
         for column in ([source] if isinstance(source, str) else [name for name, _ in source])
     ]
+    unread = [column for column in clip if column not in read]
+    if unread:
+        raise ArgumentError(
+            f"clip names {given(unread[0])}, which no statistic reads; leave it out"
+        )
     is_smooth = all(part.formula.terms is not None for part in parts)
+    if clip:
+        parameters = {**parameters, "clip": {column: list(ends) for column, ends in clip.items()}}
     return Query(
         names=tuple(part.name for part in parts),
         columns=tuple(dict.fromkeys(read)),
         level="table",
         kind=kind,
         parameters=dict(parameters),
-        bind=lambda frame: _bound(parts, frame),
+        bind=lambda frame: _bound(parts, frame, clip),
         coordinates=tuple(part.coordinate for part in parts),
-        row_means=(lambda frame: _row_means(parts, frame)) if is_smooth else None,
+        row_means=(lambda frame: _row_means(parts, frame, clip)) if is_smooth else None,
         is_linear=all(part.formula.is_linear and not part.cell for part in parts),
+        features=_row_features(parts, clip),
     )
 
 
-def _sources(parts: Sequence[_Statistic], frame: Frame) -> dict[str | Cell, npt.NDArray[Any]]:
-    """Numbers of each column, and which rows are in each cell, that the statistics read."""
+def _row_features(parts: Sequence[_Statistic], clip: _Ends) -> RowFeatures | None:
+    """The statistics as sums over rows; None if one of them is something else.
+
+    A number of a group is 0 outside of it. A mean or a rate within a group is a ratio of sums.
+    """
+    if any(
+        part.kind not in ("mean", "total", "rate", "count")
+        or (part.cell and part.kind in ("mean", "rate"))
+        for part in parts
+    ):
+        return None
+    ends = []
+    for part in parts:
+        low, high = (0.0, 1.0)
+        if part.kind in ("mean", "total"):
+            low, high = clip.get(part.column or "", (-math.inf, math.inf))
+        ends.append((min(low, 0.0), max(high, 0.0)) if part.cell else (low, high))
+
+    def numbers(frame: Frame) -> Floats:
+        flags: dict[tuple[str, Condition], npt.NDArray[np.bool_]] = {}
+
+        def is_in(cell: Cell) -> npt.NDArray[np.bool_]:
+            inside = np.ones(len(frame), dtype=np.bool_)
+            for column, condition in cell:
+                if (column, condition) not in flags:
+                    rows, present = complete_part(frame, column)
+                    met = np.zeros(len(frame), dtype=np.bool_)
+                    if present.any():
+                        met[present] = condition.flags(rows, column)
+                    flags[column, condition] = met
+                inside &= flags[column, condition]
+            return inside
+
+        columns = []
+        for part in parts:
+            (source,) = part.inputs
+            if isinstance(source, str):
+                rows, present = complete_part(frame, source, finite=True)
+                numbers = np.full(len(frame), np.nan)
+                if present.any():
+                    numbers[present] = floats_of(rows, source)
+            else:
+                numbers = is_in(source).astype(np.float64)
+            columns.append(np.where(is_in(part.cell), numbers, 0.0) if part.cell else numbers)
+        return np.column_stack(columns)
+
+    low, high = np.array(ends).T
+    is_mean = tuple(part.kind in ("mean", "rate") for part in parts)
+    return RowFeatures(low=low, high=high, is_mean=is_mean, numbers=numbers)
+
+
+def _sources(
+    parts: Sequence[_Statistic], frame: Frame, clip: _Ends
+) -> dict[str | Cell, npt.NDArray[Any]]:
+    """Clipped numbers of each column, and which rows are in each cell, that the statistics read."""
     flags: dict[tuple[str, Condition], npt.NDArray[np.bool_]] = {}
     sources: dict[str | Cell, npt.NDArray[Any]] = {}
     for source in dict.fromkeys(x for part in parts for x in (*part.inputs, part.cell)):
         if isinstance(source, str):
-            sources[source] = floats_of(frame, source)
+            numbers = floats_of(frame, source)
+            sources[source] = np.clip(numbers, *clip[source]) if source in clip else numbers
             continue
         sources[source] = np.ones(len(frame), dtype=np.bool_)
         for column, condition in source:
@@ -556,8 +638,8 @@ def _sources(parts: Sequence[_Statistic], frame: Frame) -> dict[str | Cell, npt.
     return sources
 
 
-def _bound(parts: Sequence[_Statistic], frame: Frame) -> Evaluate:
-    sources = _sources(parts, frame)
+def _bound(parts: Sequence[_Statistic], frame: Frame, clip: _Ends) -> Evaluate:
+    sources = _sources(parts, frame, clip)
     cells = dict.fromkeys(part.cell for part in parts)
     wanted = dict.fromkeys((part.cell, key) for part in parts for key in part.inputs)
 
@@ -577,8 +659,8 @@ def _bound(parts: Sequence[_Statistic], frame: Frame) -> Evaluate:
     return evaluate
 
 
-def _row_means(parts: Sequence[_Statistic], frame: Frame) -> RowMeans:
-    sources = _sources(parts, frame)
+def _row_means(parts: Sequence[_Statistic], frame: Frame, clip: _Ends) -> RowMeans:
+    sources = _sources(parts, frame, clip)
     terms: list[Floats] = []
     places: list[slice] = []
     for part in parts:

@@ -253,7 +253,9 @@ class Release:
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
-        whole = [f"{unsliced_sentence(self.unsliced)}.", guess_sentence(self.unsliced["guess"])]
+        whole = [guess_sentence(self.unsliced["guess"])]
+        if self.unsliced["epsilon"] is not None or self.unsliced["guess"] is None:
+            whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
         return "\n".join([head, *lines, *whole])
 
     def __repr__(self) -> str:

@@ -14,9 +14,11 @@ from pufferslice._core.text import listed
 from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
 from pufferslice.data.readers import complete_frames, data_files, pieces_of, read_table
 from pufferslice.errors import PuffersliceError, ReleaseError, ScenarioError, TableError
+from pufferslice.queries.features import feature_bits
 from pufferslice.queries.query import RowMoments
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior
+from pufferslice.scenario.rows import most_rows
 from pufferslice.scenario.scenario import Scenario
 
 _ATOM_TOLERANCE: Final = 1e-9
@@ -34,6 +36,8 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
             return _value_anyway(scenario, rows)
         rows = read_table(rows)
     frame = frame_of(rows)
+    if scenario.prior_kind == "rows":
+        return _row_value(scenario, frame)
     if scenario.prior_kind in {"gaussian", "sampled"}:
         return _value_anyway(scenario, frame)
     _check_given(scenario, len(frame))
@@ -47,6 +51,20 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
         return np.asarray(value)
     atoms = _atoms(scenario, secret)
     return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
+
+
+def _row_value(scenario: Scenario, frame: Frame) -> list[Fraction]:
+    """The scaled sums over all rows, exactly; only the number of rows is refused, if it is public.
+
+    A value that cannot be read counts as missing: what is refused must not depend on it.
+    """
+    query, features = scenario.query, scenario.query.features
+    check_columns(frame, query.columns)
+    _check_given(scenario, len(frame))
+    if features is None:
+        raise ReleaseError("this scenario has no sums over rows; build it with from_prevalence")
+    sums = features.outputs(frame, feature_bits(most_rows(scenario.secret)))
+    return [x / Fraction(s) for x, s in zip(sums, query.scales.tolist(), strict=True)]
 
 
 def _atoms(scenario: Scenario, secret: str | None) -> list[Floats]:

@@ -4,6 +4,7 @@
 It hides the share of women, and publishes statistics of the whole table.
 """
 
+import math
 import os
 import textwrap
 from pathlib import Path
@@ -13,36 +14,35 @@ import attrs
 import numpy as np
 
 from pufferslice import data
+from pufferslice._core.arrays import Floats
 from pufferslice._core.files import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit, audit_release
-from pufferslice.calibration.guarantee import Guarantee, percent_at_most
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.rows import mean_square_of
 from pufferslice.certificate import Certificate, Sweep, Verification, certify_release, verify
-from pufferslice.certificate.issue import spent_in_full
-from pufferslice.certificate.sweep import CLOSED_FORM
 from pufferslice.certificate.verdict import Verdict, verdict
-from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence, shape_sentences
+from pufferslice.certificate.wording import (
+    INTERVAL_STDS,
+    guess_sentence,
+    protected_sentence,
+    shape_sentences,
+)
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.queries import Query, above, at_least, summary
 from pufferslice.releases.release import Release, release
 from pufferslice.report.page import internal_page
 from pufferslice.report.text import text_table
-from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity.profiles import FiniteProfile
 
-SHARES: Final = (0.30, 0.325, 0.35)
-"""Of women, in the three worlds that are not told apart."""
+WITHIN: Final = 0.05
+"""Any two shares of women at most so far apart are not told apart."""
 TARGET: Final = Guarantee.guess(at_most=0.64)
 """What the certificate claims, of the whole output."""
+_CLIP: Final = {"age": (17, 90), "education-num": (1, 16), "hours-per-week": (1, 99)}
+_N_RATES: Final = 5
 GUESSES: Final = (0.55, 0.6, 0.64, 0.7, 0.8)
 """Other bounds to choose among."""
-PAPER: Final = Guarantee.joint(order=4, epsilon=1.0)
-"""What the paper's mechanism claims, of slices."""
-N_DIRECTIONS: Final = 200
-"""Its slices."""
-N_DRAWS: Final = 500
-"""How many draws of each prior it gets, because it couples atoms."""
 SEED: Final = 7
 N_OUTPUTS: Final = 10_000
 """Fresh outputs under each secret that the audit attacks."""
@@ -68,7 +68,7 @@ _FOR_THE_PUBLIC: Final = (
 )
 _MARK: Final = "Made by `pufferslice demo`"
 _LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
-_STEPS: Final = 8
+_STEPS: Final = 7
 
 
 @final
@@ -85,12 +85,11 @@ class DemoResult:
     """What attacks with fresh outputs say about the certificate."""
     verdict: Verdict
     """Whether such a release is worth making."""
-    mechanisms: tuple[dict[str, Any], ...]
-    """Fitted noise, isotropic noise and the paper's joint mechanism: promise and noise of each."""
     sweep: Sweep
     """What other shares of right guesses would cost."""
     statistics: tuple[dict[str, Any], ...]
-    """True and released value, noise, and largest difference between two worlds, in their units."""
+    """True and released value, noise, noise of group privacy with the same promise, and largest
+    difference between two worlds, in their units."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -106,9 +105,7 @@ class DemoResult:
             "refuted": self.audit.refuted,
             "noise_std": self.certificate.noise_std,
             "spent": self.certificate.spent,
-            "unsliced_epsilon": self.certificate.unsliced_epsilon,
             "guess": self.certificate.guess,
-            "mechanisms": list(self.mechanisms),
             "verdict": self.verdict.to_json(),
             "statistics": list(self.statistics),
             "sweep": self.sweep.to_dict(),
@@ -123,32 +120,32 @@ class DemoResult:
         shape = "\n".join(
             textwrap.fill(line, 100) for line in shape_sentences(certificate.statement)
         )
-        worlds = " or ".join(f"{100 * share:g} %" for share in SHARES)
+        interval = f"{best.accuracy.low:.1%} to {best.accuracy.high:.1%}"
+        attack = (
+            f"An audit draws real rows for both shares, {audit.n_outputs} times each, and knows "
+            f"all other rows. It {'REFUTES' if audit.refuted else 'does not refute'} the "
+            "certificate; an audit never proves one. Of two shares, its best attack names the "
+            f"right one {best.accuracy.value:.1%} of the time (with confidence {interval}); "
+            f"guesses without the release, {blind:.1%}."
+        )
+        protected = protected_sentence(certificate.statement["scenario"])
         return f"""\
-Protected: the share of women in the Adult census table, which could be
-{worlds}.
-Published: {len(self.statistics)} statistics of the whole table.
+{textwrap.fill(protected, 100)}
+Published: {len(self.statistics)} statistics of this year's half of the Adult census table.
+The noise was fitted to last year's half, so it tells nothing about the rows that are released.
 {textwrap.fill(guess_sentence(certificate.guess), 100)}
 
 Certificate {certificate.digest[:16]}: {certificate.guarantee}.
 {"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
 {shape}
 
-Released, beside the truth, with the noise of three mechanisms and the largest difference between
-two of the shares (truth and difference are shown because Adult is public; yours are confidential):
+Released, beside the truth, with the noise; the noise of differential privacy for as many rows, with
+the same promise; and the mean difference between two such shares (truth and difference are shown
+because Adult is public; yours are confidential):
 {text_table(self._statistics_rows())}
 {textwrap.fill(self.verdict.sentence, 100)}
 
-What each mechanism promises. Only claims of the whole output are about what a reader sees:
-{text_table(self._mechanism_rows())}
-The paper's mechanism couples atoms, so it is given {N_DRAWS} draws of each declared prior.
-
-An audit with {audit.n_outputs} fresh outputs under each share \
-{"REFUTES" if audit.refuted else "does not refute"} the certificate; an
-audit never proves one. Of two shares, its best attack names the right one \
-{best.accuracy.value:.1%} of the time
-({" and ".join(best.secrets)}; with confidence {best.accuracy.low:.1%} to \
-{best.accuracy.high:.1%}); guesses without the release, {blind:.1%}.
+{textwrap.fill(attack, 100)}
 
 {self.sweep}
 
@@ -159,26 +156,10 @@ This run started its own new ledger.
 {_FOR_THE_PUBLIC}"""
 
     def _statistics_rows(self) -> list[tuple[str, ...]]:
-        mechanisms = ("std fitted", "isotropic", "paper")
         rows = [tuple(row.values()) for row in self.statistics]
         return [
-            ("statistic", "truth", "released", "±95 %", *mechanisms, "between"),
+            ("statistic", "truth", "released", "±95 %", "noise std", "group DP", "between"),
             *((name, *(f"{value:.4g}" for value in values)) for name, *values in rows),
-        ]
-
-    def _mechanism_rows(self) -> list[tuple[str, ...]]:
-        return [
-            ("mechanism", "promise", "about", "guesses", "variance"),
-            *(
-                (
-                    row["mechanism"],
-                    row["promise"],
-                    row["about"],
-                    percent_at_most(row["guess"]).replace("\u00a0", " "),
-                    f"{row['total_variance']:.3g}",
-                )
-                for row in self.mechanisms
-            ),
         ]
 
     def __repr__(self) -> str:
@@ -193,17 +174,19 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     """
     folder = Path(out)
     _clear(folder)
-    table, query = data.adult_complete(), demo_query()
+    (last_year, table), query = data.adult_years(), demo_query()
     scenario = Scenario.from_prevalence(
-        table, column="sex", value="Female", shares=SHARES, query=query
+        table,
+        column="sex",
+        value="Female",
+        within=WITHIN,
+        query=query,
+        moments_from=last_year,
     )
     progress(1, _STEPS)
     certificate = certify_release(scenario, TARGET)
     certificate.save(folder / "certificate.json")
     progress(2, _STEPS)
-    isotropic = certify_release(scenario, TARGET, shape="isotropic")
-    paper_std = _paper_noise(scenario)
-    progress(3, _STEPS)
     released = release(
         scenario,
         table,
@@ -212,16 +195,14 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         out=folder / "release.json",
         into_range=True,
     )
-    progress(4, _STEPS)
+    progress(3, _STEPS)
     audit = audit_release(
         scenario, None, certificate, n_outputs=N_OUTPUTS, confidence=CONFIDENCE, seed=SEED
     )
     write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
-    progress(5, _STEPS)
+    progress(4, _STEPS)
     # Never None: the priors were not counted in bins.
     usefulness: Verdict = verdict(certificate)  # type: ignore[assignment]
-    # The priors are the same, so that isotropic noise of any size can be read off.
-    sliced = spent_in_full(isotropic, noise_std=paper_std)
     result = DemoResult(
         folder=folder,
         certificate=certificate,
@@ -229,26 +210,6 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         released=released,
         audit=audit,
         verdict=usefulness,
-        mechanisms=tuple(
-            {
-                "mechanism": name,
-                "promise": str(claim),
-                "about": about,
-                "guess": guess,
-                "total_variance": query.dim * noise_std**2,
-            }
-            for name, claim, about, guess, noise_std in (
-                ("fitted", TARGET, "whole output", certificate.guess, certificate.noise_std),
-                ("isotropic", TARGET, "whole output", isotropic.guess, isotropic.noise_std),
-                (
-                    "paper's joint",
-                    PAPER,
-                    f"{N_DIRECTIONS} slices alone",
-                    sliced["guess"],
-                    paper_std,
-                ),
-            )
-        ),
         sweep=Sweep.of(certificate, GUESSES),
         statistics=tuple(
             {
@@ -257,34 +218,33 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
                 "released": float(value),
                 "half_width": INTERVAL_STDS * statistic.noise_std,
                 "noise_std": statistic.noise_std,
-                "isotropic_std": isotropic.noise_std * float(scale),
-                "paper_std": paper_std * float(scale),
+                "group_privacy_std": float(group_std),
                 "largest_difference": statistic.difference,
             }
-            for statistic, truth, value, scale in zip(
+            for statistic, truth, value, group_std in zip(
                 usefulness.statistics,
                 query.outputs(table)[0],
                 released.values,
-                query.scales,
+                _group_privacy(scenario),
                 strict=True,
             )
         ),
     )
-    progress(6, _STEPS)
+    progress(5, _STEPS)
     write_whole(folder / "summary.txt", f"{result}\n".encode(), CONFIDENTIAL)
     write_whole(folder / "summary.json", pretty_json(result.to_json()), CONFIDENTIAL)
-    progress(7, _STEPS)
+    progress(6, _STEPS)
     about = ("certificate.json", "release.json", "audit.json")
     page = internal_page([folder / name for name in about])
     write_whole(folder / "report.html", page, CONFIDENTIAL)
-    progress(8, _STEPS)
+    progress(7, _STEPS)
     return result
 
 
 def demo_query() -> Query:
-    """Eight statistics of the whole table, in public units that were not fitted to the rows."""
+    """Eight statistics of the whole table, each clipped to a public range."""
     return summary(
-        mean=["age", "education-num", "hours-per-week"],
+        mean=list(_CLIP),
         rate=[
             ("income", ">50K"),
             ("age", above(60)),
@@ -292,19 +252,18 @@ def demo_query() -> Query:
             ("capital-loss", above(0)),
             ("hours-per-week", at_least(50)),
         ],
-    ).with_scales([10, 2.5, 10, 0.1, 0.1, 0.1, 0.1, 0.1])
+        clip=_CLIP,
+    )
 
 
-def _paper_noise(scenario: Scenario) -> float:
-    """Noise of the paper's joint mechanism, closed form, on draws of the declared priors."""
-    rng = np.random.default_rng(SEED)
-    worlds = {
-        share: FiniteDistribution.uniform(rng.multivariate_normal(prior.mean, prior.cov, N_DRAWS))
-        for share, prior in scenario.priors[0].declared.items()
-    }
-    drawn = Scenario.from_worlds(worlds, query=scenario.query)
-    profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
-    return certify_release(drawn, PAPER.along(profile), method=CLOSED_FORM).noise_std
+def _group_privacy(scenario: Scenario) -> Floats:
+    """Noise that hides so many rows whatever they are, in every statistic at once.
+
+    Each row can move a mean by the width of its clip range over the number of rows.
+    """
+    widths = np.array([high - low for low, high in _CLIP.values()] + [1.0] * _N_RATES)
+    widest = widths * scenario.secret["n_differing"] / scenario.secret["n_rows"]
+    return np.asarray(widest * math.sqrt(scenario.dim / mean_square_of(TARGET.at_most)))
 
 
 def _clear(folder: Path) -> None:

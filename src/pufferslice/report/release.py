@@ -35,9 +35,11 @@ from pufferslice.certificate.sweep import (
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import (
     INTERVAL_STDS,
+    adversary_words,
     clipping_sentence,
     doubt_sentence,
     limit_sentences,
+    range_words_of,
     shape_sentences,
     total_sentence,
     unsliced_first,
@@ -68,12 +70,19 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
     certificate = held.certificate
     statement = certificate.statement
     scenario, n_secrets = statement["scenario"], len(statement["scenario"]["secrets"])
-    columns = scenario["secret"].get("columns") or [str(scenario["secret"]["worlds"])]
+    secret = scenario["secret"]
+    names = {"share_of": "share of ", "size_of": "size of ", "worlds": ""}
+    columns = secret.get("columns") or [
+        f"{words}{secret[name]}" for name, words in names.items() if name in secret
+    ]
     best = best_views(View(**view) for view in statement["views"])
     audits = [audit for audit in held.audits if isinstance(audit, Audit)]
     return {
         "kind": "release",
         "subject": " and ".join(map(label, columns)),
+        "range": f"{range_words_of(secret)}{adversary_words(secret)}."
+        if "n_differing" in secret
+        else "",
         "statement": statement,
         "claim": certificate.guarantee,
         "all_pairs": len(scenario["pairs"]) == n_secrets * (n_secrets - 1) // 2,

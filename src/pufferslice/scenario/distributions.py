@@ -16,8 +16,8 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid
 
-Kind = Literal["empirical", "sampled", "gaussian"]
-"""How a distribution is known: it is a sample, it was sampled, or it is a formula."""
+Kind = Literal["empirical", "sampled", "gaussian", "rows"]
+"""How a distribution is known: it is a sample, was sampled, is a formula, or a sum of some rows."""
 
 WEIGHT_QUANTA: Final = 2**30
 """Weights of an empirical distribution are held as integer multiples of 1 / WEIGHT_QUANTA."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scenario: secrets, the pairs to protect, priors, and the query of one release."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, combinations, count
 from operator import attrgetter
@@ -15,19 +16,15 @@ from pufferslice._core.checks import check_count, check_fits, check_one_of, chec
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, floats_of, frame_of, without_missing
-from pufferslice.data.readers import complete_frames
+from pufferslice.data.frames import Frame, complete_part, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.queries.conditions import conditions_of
-from pufferslice.queries.query import RowMoments
+from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.variation import (
-    check_ends,
     check_possible,
     check_reached,
     check_varied,
     near_matches,
-    row_ends,
 )
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
@@ -53,21 +50,27 @@ from pufferslice.scenario.priors import (
     grouped_prior,
     world_distribution,
 )
-from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
-from pufferslice.scenario.templates import (
+from pufferslice.scenario.rows import (
     DESIGNS,
     FEWEST_ROWS,
-    LEAST_SHARE,
-    PRIOR_FORMS,
     Design,
+    RowDistribution,
+    RowTable,
+    check_both_kinds,
+    share_differing,
+    size_differing,
+    two_worlds,
+)
+from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
+from pufferslice.scenario.templates import (
+    LEAST_SHARE,
+    NO_NORMAL_LAW,
+    PRIOR_FORMS,
     PriorForm,
-    approximation,
     drawn_path,
     held_counts,
     is_index,
     ordered_pairs,
-    read_if_needed,
-    row_means_of,
     share_names,
     state_counts,
     stationary,
@@ -118,11 +121,6 @@ class Scenario:
     """Rows left out because of missing values."""
     counted_range: Mapping[str, Any] | None = None
     """Where streamed rows were counted, described as a range of a query is."""
-    row_spans: tuple[float, ...] = ()
-    """By how much one row can move each coordinate, in scaled units, where the distributions are
-    normal approximations of tables of drawn rows: noise must hide that, because the approximation
-    does not know it. Rounded up to powers of two, because the noise is public and a span is the
-    value of one extreme row. Confidential."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -289,124 +287,98 @@ class Scenario:
         *,
         column: str,
         value: Any,  # a value or a condition
-        shares: Sequence[float],
         query: Query,
+        within: float | None = None,
+        moments_from: object = None,
         n_rows: int | None = None,
         design: Design = "stratified",
-        prior: PriorForm = "gaussian",
+        prior: PriorForm | Literal["gaussian"] = "rows",
+        shares: Sequence[float] | None = None,
         n_draws: int = 500,
         seed: int | None = None,
-        within: float | None = None,
-        source: Source = "released_data",
+        source: Source | None = None,
         progress: Progress = silent,
     ) -> "Scenario":
         """Hide how common something is: the share of rows whose `column` has `value`.
 
-        In each world a share of `n_rows` rows (by default as many as the table has) has the
-        property. `stratified`: exactly that share; `independent`: each row by itself. Rows with and
-        without it are drawn with replacement from the table's. `prior="gaussian"`: moments by
-        formula for means, rates, counts, totals and tables, by the delta method for other smooth
-        functions of means (standard deviations, correlations, groups, linear regressions);
-        `"draws"`: `n_draws` tables drawn with `seed`, which are then the prior, for any query, as
-        quantiles and other models need. Pairs: all, or shares that differ by at most `within`.
+        Any two shares at most `within` apart are hidden, as `within=0.05` for five points, even
+        from someone who knows every row but those that make the difference. The query is a sum
+        over rows: means and rates of all rows, totals, counts, cross tables, each with a public
+        `clip` range. The noise is fitted to the rows of `moments_from`, an earlier, held-out or
+        public table; without it, to those of `table`, and the certificate says so. `n_rows` is the
+        public number of rows that a release has, by default that of `table`. `stratified`: exactly
+        a share of the rows has the property; `independent`: each row by itself.
+
+        `prior="draws"` is for queries that are not sums, as quantiles: `n_draws` tables of each of
+        the `shares`, drawn with `seed`, are then the prior, and the claim is about these tables.
+        Pairs: all, or shares that differ by at most `within`.
         """
         check_level(query, "table", "worlds")
         check_one_of(DESIGNS, design=design)
-        check_one_of(PRIOR_FORMS, prior=prior)
-        if (seed is None) != (prior == "gaussian"):
-            raise ArgumentError(
-                "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
-            )
-        ((_, condition),) = conditions_of("value", {column: value})
-        needed = list(dict.fromkeys((column, *query.columns)))
-        n_dropped = n_with = n_without = 0
-        first, second = RowMoments(), RowMoments()
-        ends: list[Floats] = []
-        latest: list[Frame] = []
-        parts = complete_frames(
-            read_if_needed(table, query, whole=prior == "draws"),
-            needed,
-            query.missing,
-            silent if prior == "draws" else progress,
-        )
-        for part, n_missing in parts:
-            n_dropped += n_missing
-            if not len(part):
-                continue
-            latest, has = [part], condition.flags(part, column)
-            ends.append(row_ends(query, latest))
-            n_with += int(np.count_nonzero(has))
-            n_without += int(np.count_nonzero(~has))
-            if prior == "gaussian":
-                means = row_means_of(query, part)
-                first.add(means.terms[has])
-                second.add(means.terms[~has])
-        property_name = condition.on(column)
-        spans: list[Floats] = []
-        if min(n_with, n_without) < FEWEST_ROWS:
-            hint = ""
-            if not n_with and condition.comparison == "equals":
-                hint = near_matches(column, str(condition.value), latest)
-            raise ScenarioError(
-                f"a prevalence needs at least {FEWEST_ROWS} rows with {quoted(property_name)} and "
-                f"{FEWEST_ROWS} without.{hint} Correct the value, or choose another"
-            )
-        check_ends(query, joined_ends(ends), latest)
-        n = n_with + n_without if n_rows is None else n_rows
-        check_count(FEWEST_ROWS, n_rows=n)
-        names = share_names(shares)
-        sizes = {name: round(share * n) for name, share in names.items()}
-        if len(set(sizes.values())) != len(sizes):
-            raise ArgumentError(
-                f"two shares give the same number of rows among {n}; take shares further apart"
-            )
-        worlds: dict[str, Any] = {}
         if prior == "gaussian":
-            row_ends_of_terms = joined_ends([first.ends, second.ends])
-            (mean_1, cov_1), (mean_0, cov_0) = (
-                (moments.mean, moments.covariance) for moments in (first, second)
+            raise ScenarioError(NO_NORMAL_LAW)
+        check_one_of(PRIOR_FORMS, prior=prior)
+        ((_, condition),) = conditions_of("value", {column: value})
+        if prior == "draws":
+            return _drawn_prevalence(
+                cls,
+                table,
+                column=column,
+                condition=condition,
+                query=query,
+                shares=shares,
+                within=within,
+                n_rows=n_rows,
+                design=design,
+                n_draws=n_draws,
+                seed=seed,
+                source=source or "released_data",
+                progress=progress,
             )
-            for name, size in sizes.items():
-                share = size / n
-                cov = share * cov_1 + (1 - share) * cov_0
-                if design == "independent":
-                    cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
-                row_mean = share * mean_1 + (1 - share) * mean_0
-                mean, cov = means.moments(row_mean, cov, n)
-                worlds[name] = GaussianDistribution(mean=mean, cov=cov)
-                spans.append(
-                    means.row_span(row_mean, n, row_ends_of_terms, is_linear=query.is_linear)
-                )
-            origin = (
-                f"mean and covariance of rows with and without {property_name}, drawn with "
-                f"replacement ({design}) to {n} rows; {approximation(query)}"
+        if shares is not None or seed is not None:
+            raise ArgumentError(
+                "shares and seed go with prior='draws'; hide any two shares within a distance with "
+                "within=0.05"
             )
-        else:
-            check_count(2, n_draws=n_draws)
-            check_count(0, seed=seed or 0)
-            check_fits(1, n_rows=n)
-            check_fits(query.dim, n_draws=n_draws)
-            evaluate = query.bound(*latest)
-            groups = np.flatnonzero(has), np.flatnonzero(~has)
-            for number, (name, size) in enumerate(sizes.items(), start=1):
-                rng = np.random.default_rng([seed or 0, number])
-                outputs = np.empty((n_draws, query.dim))
-                for draw in range(n_draws):
-                    k = size if design == "stratified" else int(rng.binomial(n, size / n))
-                    rows = [rng.choice(g, m) for g, m in zip(groups, (k, n - k), strict=True) if m]
-                    outputs[draw] = evaluate(np.concatenate(rows))
-                    progress((number - 1) * n_draws + draw + 1, len(sizes) * n_draws)
-                worlds[name] = FiniteDistribution.uniform(outputs)
-            origin = (
-                f"{n_draws} tables of {n} rows, drawn with replacement ({design}) from the rows "
-                f"with and without {property_name}, public seed {seed}; {DECLARED}"
+        if within is None:
+            raise ArgumentError(
+                "within must say how far apart two shares may be that are hidden, as within=0.05"
             )
-        pairs: Pairs = "all" if within is None else ordered_pairs(names, difference=within)
-        scenario = cls.from_worlds(
-            worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
+        if table is None and n_rows is None:
+            raise ArgumentError("n_rows is required where no table is given")
+        if table is None and moments_from is None:
+            raise ArgumentError("give a table, or moments_from and n_rows")
+        n = len(frame_of(table)) if n_rows is None else n_rows
+        differing = share_differing(within, n, design)
+        rows = RowTable.of(
+            table if moments_from is None else moments_from, query, n_rows=n, also=column
         )
-        n_rows_of = dict.fromkeys(worlds, n)
-        return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=n_rows_of, spans=spans)
+        part, present = complete_part(rows.frame, column)
+        has = np.zeros(len(rows.frame), dtype=np.bool_)
+        if present.any():
+            has[present] = condition.flags(part, column)
+        property_name = condition.on(column)
+        hint = ""
+        if not has.any() and condition.comparison == "equals" and present.any():
+            hint = near_matches(column, str(condition.value), [part])
+        check_both_kinds(has, property_name, hint)
+        secret = {
+            "share_of": property_name,
+            "within": float(within),
+            "n_rows": int(n),
+            "n_differing": share_differing(within, n, "stratified").most,
+            "design": design,
+        }
+        names = ("the smaller share", "the larger share")
+        return _of_rows(
+            cls,
+            rows,
+            two_worlds(names, (rows.rows[~has], rows.rows[has]), rows, differing),
+            secret=secret,
+            source=source or ("released_data" if moments_from is None else "held_out"),
+            origin=f"means and covariances of rows with and without {property_name}",
+            n_rows=n,
+        )
 
     @classmethod
     def from_attribute(
@@ -419,39 +391,25 @@ class Scenario:
         history: object = None,
         name: str = "attribute",
         within: float | None = None,
-        source: Source | None = None,
+        source: Source = "public_model",
     ) -> "Scenario":
         """Hide a number that is jointly Gaussian with the released statistics.
 
         `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
-        or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
-        earlier cases: a column `name`, and one for each statistic, named as the statistic
-        (`mean(age)`: a case may be a table) or as its column (`age`: a case is one row, and so is a
-        release). The secret is which of `values` it has. Pairs: all, or values that differ by at
-        most `within`. The `source` is a public model, or held-out data for a history, unless
-        another is given.
+        or a kernel (`gaussian_process`). The secret is which of `values` it has. Pairs: all, or
+        values that differ by at most `within`. A `history` of earlier cases is refused: they need
+        not be normal.
         """
-        if (mean is None) != (cov is None) or (mean is None) == (history is None):
-            raise ArgumentError("give mean and cov together, or a history to take them from")
-        n_rows, n_dropped = None, 0
-        if history is None:
-            joint = GaussianDistribution(mean=mean, cov=cov)
-            origin = (
-                f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter"
+        if history is not None:
+            raise ScenarioError(
+                "a history of cases is not a normal distribution, and noise that is fitted as if "
+                "it were one can reveal the attribute. Declare mean and cov of a model that you "
+                "trust, or put the cases into bins with Scenario.from_records"
             )
-        else:
-            frame = frame_of(history)
-            labels = [
-                label if label in frame.columns else coordinate.column or label
-                for label, coordinate in zip(query.names, query.coordinates, strict=True)
-            ]
-            frame, n_dropped = without_missing(frame, [name, *labels], query.missing)
-            joint = GaussianDistribution.from_draws(
-                np.column_stack([floats_of(frame, column) for column in (name, *labels)])
-            )
-            origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
-            if tuple(labels) != query.names:
-                n_rows = 1  # a value of a column is the statistic of a table with one row
+        if mean is None or cov is None:
+            raise ArgumentError("give mean and cov, of the attribute first and then the statistics")
+        joint = GaussianDistribution(mean=mean, cov=cov)
+        origin = f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter"
         if joint.dim != query.dim + 1:
             raise ArgumentError(
                 f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, "
@@ -464,10 +422,8 @@ class Scenario:
             label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
         }
         pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
-        source = source or ("public_model" if history is None else "held_out")
         scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
-        sizes = dict.fromkeys(worlds, n_rows) if n_rows else None
-        return _with_origin(scenario, origin, n_rows=sizes, n_dropped=n_dropped)
+        return _with_origin(scenario, origin)
 
     @classmethod
     def from_markov_chain(
@@ -490,14 +446,16 @@ class Scenario:
         `transition[i][j]` is the probability of state j after state i; a mapping gives several
         chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
         states are told apart; `(first, last)` is an interval, through all of which the chain has
-        one state. The query has a coordinate for each of the `counted` states (by default all but
-        the first, which follows), in each of the `windows` (by default all times), which are
+        one state. The query counts states, or is their share of all times: `count` or `rate` of the
+        values of one column. It has a coordinate for each of the `counted` states (by default all
+        but the first, which follows), in each of the `windows` (by default all times), which are
         `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
         counts that are too rare for that; the certificate says how much. Chains with too many
         counts need `n_draws` with a public `seed`: the drawn counts are then the prior. A release
         takes one row for each time.
         """
         chains = transition if isinstance(transition, Mapping) else {"chain": transition}
+        is_share = _is_share_of_states(query)
         check_count(2, length=length)
         check_fits(1, length=length)
         if query.missing != "refuse":
@@ -558,14 +516,17 @@ class Scenario:
                         rows = [
                             (path[:, span.start : span.stop] == k).sum(1) for span, k in coordinates
                         ]
-                        worlds[label] = FiniteDistribution.uniform(np.stack(rows, axis=1))
+                        held = FiniteDistribution.uniform(np.stack(rows, axis=1))
                     else:
                         masses = state_counts(chain, first, length, known, state, coordinates)
                         if masses is None:
                             continue
-                        worlds[label], error, rare = held_counts(masses)
+                        held, error, rare = held_counts(masses)
                         errors.append(error)
                         left_out = max(left_out, rare)
+                    if is_share:
+                        held = attrs.evolve(held, outputs=held.outputs / length)
+                    worlds[label] = held
                     labels.append(label)
                 pairs += combinations(labels, 2)
                 progress(number + 1, len(times))
@@ -598,56 +559,40 @@ class Scenario:
         cls,
         table: object,
         *,
-        sizes: Sequence[int],
         query: Query,
-        ratio: float | None = None,
-        source: Source = "released_data",
-        progress: Progress = silent,
+        up_to: int,
+        ratio: float = 1.1,
+        moments_from: object = None,
+        name: str = "the table",
+        source: Source | None = None,
     ) -> "Scenario":
         """Hide how many rows a business has.
 
-        In each world the table has so many rows, drawn with replacement from those of `table`;
-        moments by formula or the delta method, as in `from_prevalence` (normal approximation).
-        Pairs: all, or sizes within a `ratio`.
+        Any two sizes within a `ratio` are hidden, up to the largest size `up_to`, which is public.
+        The query is made of totals and counts, each with a public `clip` range; a mean would divide
+        by the hidden number. The noise is fitted to the rows of `moments_from`, as in
+        `from_prevalence`. The number of rows is never printed. `name` says whose size it is.
         """
         check_level(query, "table", "worlds")
-        n_dropped, rows = 0, RowMoments()
-        ends: list[Floats] = []
-        latest: list[Frame] = []
-        whole = read_if_needed(table, query)
-        parts = complete_frames(whole, query.columns, query.missing, progress)
-        for part, n_missing in parts:
-            n_dropped += n_missing
-            if len(part):
-                means = row_means_of(query, part)
-                rows.add(means.terms)
-                latest = [part]
-                ends.append(row_ends(query, latest))
-        if rows.n_rows < FEWEST_ROWS:
-            raise ScenarioError(f"a volume needs at least {FEWEST_ROWS} complete rows")
-        check_ends(query, joined_ends(ends), latest)
-        if len(set(sizes)) != len(sizes) or len(sizes) < 2:
-            raise ArgumentError("sizes must be at least two different numbers of rows")
-        worlds: dict[str, Any] = {}
-        names: dict[str, float] = {}
-        spans: list[Floats] = []
-        for size in sizes:
-            check_count(FEWEST_ROWS, size=size)
-            label = f"{size:,} rows"
-            names[label] = float(size)
-            mean, cov = means.moments(rows.mean, rows.covariance, size)
-            worlds[label] = GaussianDistribution(mean=mean, cov=cov)
-            spans.append(means.row_span(rows.mean, size, rows.ends, is_linear=query.is_linear))
-        pairs: Pairs = "all" if ratio is None else ordered_pairs(names, ratio=ratio)
-        scenario = cls.from_worlds(
-            worlds, query=query, pairs=pairs, source=source, name="number of rows"
-        )
-        return _with_origin(
-            scenario,
-            f"mean and covariance of the rows, drawn with replacement; {approximation(query)}",
-            n_dropped=n_dropped,
-            n_rows={name: int(n) for name, n in names.items()},
-            spans=spans,
+        differing = size_differing(ratio, up_to)
+        rows = RowTable.of(table if moments_from is None else moments_from, query, up_to=up_to)
+        if len(rows.frame) < FEWEST_ROWS:
+            raise ScenarioError(f"a volume needs at least {FEWEST_ROWS} rows")
+        secret = {
+            "size_of": name,
+            "ratio": float(ratio),
+            "up_to": int(up_to),
+            "n_differing": differing.most,
+        }
+        names = ("the smaller size", "the larger size")
+        return _of_rows(
+            cls,
+            rows,
+            two_worlds(names, (np.zeros((1, query.dim)), rows.rows), rows, differing),
+            secret=secret,
+            source=source or ("released_data" if moments_from is None else "held_out"),
+            origin="the mean and the covariance of the rows",
+            n_rows=None,
         )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
@@ -667,12 +612,8 @@ class Scenario:
                 name = next(n for n in chain([name], numbered) if n not in names)
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
-        spans = [part.row_spans for part in (self, other) if part.row_spans]
         return attrs.evolve(
-            self,
-            priors=(*self.priors, *added),
-            n_dropped=self.n_dropped + other.n_dropped,
-            row_spans=tuple(np.max(spans, axis=0).tolist()) if spans else (),
+            self, priors=(*self.priors, *added), n_dropped=self.n_dropped + other.n_dropped
         )
 
     def with_sampled_priors(self) -> "Scenario":
@@ -741,6 +682,8 @@ class Scenario:
                 variance = np.zeros(self.dim)
                 if isinstance(distribution, GaussianDistribution | GaussianMixture):
                     variance = np.diagonal(distribution.cov)
+                elif isinstance(distribution, RowDistribution):
+                    mean = distribution.size + distribution.mean
                 elif (atoms := distribution.atoms()) is not None:
                     rows, counts = atoms
                     variance = np.average((rows - mean) ** 2, axis=0, weights=counts)
@@ -855,6 +798,112 @@ def _from_tables(
     return scenario
 
 
+def _is_share_of_states(query: Query) -> bool:
+    """Whether a query is shares of states; refused if it is neither shares nor counts of states."""
+    kinds = {coordinate.statistic for coordinate in query.coordinates}
+    stated = query.parameters
+    cells = [[entry] for kind in ("count", "rate") for entry in stated.get(kind) or []]
+    cells = cells or stated.get("by") or []
+    labels = [{entry["column"] for entry in cell if "equals" in entry} for cell in cells]
+    states = set.intersection(*labels) if labels else set()
+    if kinds not in ({"count"}, {"rate"}) or not states:
+        raise ScenarioError(
+            "the query of a Markov chain must be a count or a rate of states: values of one "
+            "column, as summary(count={'state': 1}). Nothing is known about other numbers of a "
+            "time, as loads, and noise for counts does not hide the state in them"
+        )
+    return kinds == {"rate"}
+
+
+def _of_rows(
+    cls: type[Scenario],
+    rows: RowTable,
+    worlds: Mapping[str, RowDistribution],
+    *,
+    secret: Mapping[str, Any],
+    source: Source,
+    origin: str,
+    n_rows: int | None,
+) -> Scenario:
+    """A scenario of two worlds that differ in some rows: any two values within a range."""
+    prior = Prior(
+        name="rows",
+        source=source,
+        origin=origin,
+        probabilities=dict.fromkeys(worlds, 0.5),
+        distributions=worlds,
+        n_rows={} if n_rows is None else dict.fromkeys(worlds, n_rows),
+    )
+    return cls(
+        distribution="worlds",
+        secret=secret,
+        secrets=tuple(worlds),
+        pairs=chosen_pairs("all", tuple(worlds)),
+        priors=(prior,),
+        query=rows.query,
+    )
+
+
+def _drawn_prevalence(
+    cls: type[Scenario],
+    table: object,
+    *,
+    column: str,
+    condition: Condition,
+    query: Query,
+    shares: Sequence[float] | None,
+    within: float | None,
+    n_rows: int | None,
+    design: Design,
+    n_draws: int,
+    seed: int | None,
+    source: Source,
+    progress: Progress,
+) -> Scenario:
+    """Tables that are drawn with each share of a property, and declared to be the prior."""
+    if shares is None or seed is None:
+        raise ArgumentError("prior='draws' needs shares and a public seed")
+    columns = list(dict.fromkeys((column, *query.columns)))
+    frame, n_dropped = without_missing(frame_of(table), columns, query.missing)
+    has = condition.flags(frame, column)
+    property_name = condition.on(column)
+    check_both_kinds(has, property_name)
+    check_varied(query, [frame])
+    n = len(frame) if n_rows is None else n_rows
+    check_count(FEWEST_ROWS, n_rows=n)
+    names = share_names(shares)
+    sizes = {name: math.floor(share * n + 0.5) for name, share in names.items()}
+    if len(set(sizes.values())) != len(sizes):
+        raise ArgumentError(
+            f"two shares give the same number of rows among {n}; take shares further apart"
+        )
+    check_count(2, n_draws=n_draws)
+    check_count(0, seed=seed)
+    check_fits(1, n_rows=n)
+    check_fits(query.dim, n_draws=n_draws)
+    evaluate = query.bound(frame)
+    groups = np.flatnonzero(has), np.flatnonzero(~has)
+    worlds: dict[str, Any] = {}
+    for number, (name, size) in enumerate(sizes.items(), start=1):
+        rng = np.random.default_rng([seed, number])
+        outputs = np.empty((n_draws, query.dim))
+        for draw in range(n_draws):
+            k = size if design == "stratified" else int(rng.binomial(n, size / n))
+            rows = [rng.choice(g, m) for g, m in zip(groups, (k, n - k), strict=True) if m]
+            outputs[draw] = evaluate(np.concatenate(rows))
+            progress((number - 1) * n_draws + draw + 1, len(sizes) * n_draws)
+        worlds[name] = FiniteDistribution.uniform(outputs)
+    origin = (
+        f"{n_draws} tables of {n} rows, drawn with replacement ({design}) from the rows "
+        f"with and without {property_name}, public seed {seed}; {DECLARED}"
+    )
+    pairs: Pairs = "all" if within is None else ordered_pairs(names, difference=within)
+    scenario = cls.from_worlds(
+        worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
+    )
+    return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
+
+
 def _with_origin(
     scenario: Scenario,
     origin: str,
@@ -862,25 +911,11 @@ def _with_origin(
     n_dropped: int = 0,
     n_rows: Mapping[str, int] | None = None,
     name: str = "declared",
-    spans: Sequence[Floats] = (),
 ) -> Scenario:
-    """The scenario with a sentence about its prior, and the rows that a release must have.
-
-    `spans` are, for each world, by how much one row can move each statistic.
-    """
+    """The scenario with a sentence about its prior, and the rows that a release must have."""
     (prior,) = scenario.priors
     prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
-    row_spans: tuple[float, ...] = ()
-    if spans:
-        widest = np.max(spans, axis=0) / scenario.query.scales
-        with np.errstate(divide="ignore"):  # 0 stays 0
-            row_spans = tuple(np.exp2(np.ceil(np.log2(widest))).tolist())
-    return attrs.evolve(
-        scenario,
-        priors=(prior,),
-        n_dropped=scenario.n_dropped + n_dropped,
-        row_spans=row_spans,
-    )
+    return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)
 
 
 def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:

@@ -23,6 +23,7 @@ from pufferslice.scenario.distributions import (
     equal_distributions,
 )
 from pufferslice.scenario.histograms import BinnedDistribution, SampledBinnedDistribution
+from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.bands import (
     BandTables,
@@ -45,6 +46,7 @@ from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tab
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.strata import KeptStrata, strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 from pufferslice.sensitivity.whitening import Shape
@@ -196,7 +198,7 @@ class Full:
     """Distances of the whole output under couplings, or Gaussian pairs, in whitened coordinates."""
 
     dim: int
-    differences: MatchingTables | GaussianPairs | None
+    differences: MatchingTables | GaussianPairs | RowDifference | None
     """None if nothing bounds them: samples without a public range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
@@ -215,7 +217,7 @@ class Full:
     """Mass that the distances leave out, per instance: 0, except for bands without a range."""
 
     def __attrs_post_init__(self) -> None:
-        if not is_a(self.differences, MatchingTables | GaussianPairs | None):
+        if not is_a(self.differences, MatchingTables | GaussianPairs | RowDifference | None):
             raise ArgumentError(
                 f"{self.differences!r} does not bound the whole output: gaps along slices may be "
                 "shorter than every coupling. Use coupling_tables(...)"
@@ -464,6 +466,11 @@ def _binned_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Fu
     return compared.in_range(diameter, shape)
 
 
+def _row_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> Full:
+    first, second = _all(compared.distributions, RowDistribution)
+    return Full(dim=compared.scenario.dim, differences=RowDifference.of(first, second), shape=shape)
+
+
 def _finite_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
     atoms, dim = _all(compared.distributions, FiniteDistribution), compared.scenario.dim
     finite = whitened(atoms, shape, compared.scenario.query.center)
@@ -515,6 +522,7 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     SampledBinnedDistribution: _sampled_full,
     GaussianDistribution: _gaussian_full,
     GaussianMixture: _gaussian_full,
+    RowDistribution: _row_full,
 }
 """What they differ by as a whole."""
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Second moments of the change between two worlds that differ in some rows.
+
+With W the change that one row makes, of mean m and covariance C, independent from row to row, and D
+rows that differ, the change $Z = \sum_{k \le D} W_k$ has the second moment
+
+$$M = E[D^2]\, m m^\top + E[D]\, C.$$
+
+Given the coupled tables the outputs are $N(a, \Sigma)$ and $N(a + Z, \Sigma)$. Right guesses are at
+most $E\,\Phi(\sqrt{Z^\top \Sigma^{-1} Z} / 2)$ by joint convexity, and at most
+$\Phi(\sqrt{\rho} / 2)$ with $\rho = E\, Z^\top \Sigma^{-1} Z = \mathrm{tr}(\Sigma^{-1} M)$ by
+Jensen's inequality, because $q \mapsto \Phi(\sqrt q / 2)$ is concave.
+"""
+
+from typing import Final, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
+from pufferslice.errors import ArgumentError
+from pufferslice.scenario.rows import RowDistribution
+from pufferslice.sensitivity.whitening import Shape
+
+_MOMENT_ERROR: Final = 1e-9
+"""Errors of stored moments, as shares of what one row could do to them: far above rounding."""
+_UP: Final = 1 + 2.0**-40
+_ROOM: Final = 1 + 2.0**-20
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class RowDifference:
+    """Mean and covariance of the change that one row makes, and how many rows change."""
+
+    shift: Floats = attrs.field(converter=locked, eq=same)
+    """Mean of the change, in scaled coordinates, shape (dim,)."""
+    spread: Floats = attrs.field(converter=locked, eq=same)
+    """Covariance of the change, shape (dim, dim)."""
+    spans: Floats = attrs.field(converter=locked, eq=same)
+    """Most that one row can change each coordinate by, shape (dim,); public."""
+    counts: Floats = attrs.field(converter=locked, eq=same)
+    """Expected number of rows that differ, and expected square of that number."""
+
+    @classmethod
+    def of(cls, first: RowDistribution, second: RowDistribution) -> "RowDifference":
+        """What two worlds differ by, their rows coupled independently."""
+        spread = first.row_cov + second.row_cov
+        differing = first.differing
+        return cls(
+            shift=second.row_mean - first.row_mean,
+            spread=(spread + spread.T) / 2,
+            spans=first.spans,
+            counts=[differing.mean, differing.mean_square],
+        )
+
+    @property
+    def n_instances(self) -> int:
+        """One prior and one pair: any two values within the range."""
+        return 1
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.shift)
+
+    @property
+    def equal(self) -> npt.NDArray[np.bool_]:
+        """Never: rows with these moments can always differ."""
+        return np.zeros(1, dtype=np.bool_)
+
+    @property
+    def second_moment(self) -> Floats:
+        """M, raised by what rounding of the stored moments could hide, shape (dim, dim)."""
+        mean, mean_square = self.counts.tolist()
+        moment = mean_square * np.outer(self.shift, self.shift) + mean * self.spread
+        sizes = np.diagonal(moment) + mean_square * self.spans**2
+        return np.asarray(moment + _MOMENT_ERROR * self.dim * np.diag(sizes))
+
+    def mean_square(self, shape: Shape | None, noise_std: float) -> float:
+        """Expected squared distance of two coupled outputs in noise deviations, rounded up."""
+        moment = self.second_moment
+        whitening = np.eye(self.dim) if shape is None else shape.whitening
+        total = float(np.einsum("ij,jk,ik->", whitening, moment, whitening))
+        size = np.abs(whitening)
+        largest = float(np.einsum("ij,jk,ik->", size, np.abs(moment), size))
+        rounding = 4 * (self.dim + 4) ** 2 * UNIT_ROUNDOFF * largest
+        return (total + rounding) / noise_std**2 * _UP
+
+    def check(self) -> None:
+        """Raise unless the numbers can be moments of clipped rows."""
+        dim = self.dim
+        shapes = (self.shift.shape, self.spread.shape, self.spans.shape, self.counts.shape)
+        numbers = (self.shift, self.spread, self.spans, self.counts)
+        fits = shapes == ((dim,), (dim, dim), (dim,), (2,))
+        fits = fits and all(np.isfinite(array).all() for array in numbers)
+        if not fits or not (self.spans.min() > 0 and self.counts.min() > 0):
+            raise ArgumentError("moments of rows must be finite, and of one number of coordinates")
+        mean, mean_square = self.counts.tolist()
+        possible = (
+            (np.abs(self.shift) <= self.spans * _ROOM).all()
+            and (np.diagonal(self.spread) <= self.spans**2 / 2 * _ROOM).all()
+            and mean_square >= mean**2 / _ROOM
+        )
+        symmetric = np.array_equal(self.spread, self.spread.T)
+        sizes = np.sqrt(np.maximum(np.diagonal(self.spread), 0.0))
+        units = np.where(sizes > 0, sizes, 1.0)
+        if symmetric and possible:
+            values = np.linalg.eigvalsh(self.spread / np.outer(units, units))
+            possible = bool(values[0] >= -_MOMENT_ERROR * dim)
+        if not (symmetric and possible):
+            raise ArgumentError("these are not moments of rows within the public ranges")
+
+    def __repr__(self) -> str:
+        return f"RowDifference(dim={self.dim})"

@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row model: known answers, enumerated tables, real attacks, and what is refused."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.special import ndtr
+from scipy.stats import binom, norm
+
+from pufferslice import (
+    Certificate,
+    Guarantee,
+    Scenario,
+    certify_release,
+    queries,
+    release,
+    verify,
+    what_if,
+)
+from pufferslice.audit import audit_release
+from pufferslice.calibration.rows import (
+    least_covariance,
+    least_variances,
+    mean_square_of,
+    one_row_distance,
+)
+from pufferslice.errors import ArgumentError, CalibrationError, ReleaseError, ScenarioError
+from pufferslice.queries.features import feature_bits
+from pufferslice.releases.value import fitting_value
+from pufferslice.scenario.rows import Differing, share_differing, size_differing
+from pufferslice.sensitivity.rows import RowDifference
+
+GUESS = Guarantee.guess(at_most=0.64)
+TABLE = pa.table(
+    {
+        "ill": ["yes"] * 20 + ["no"] * 30,
+        "age": [*range(40, 60), *range(20, 50)],
+        "site": ["a", "b"] * 25,
+    }
+)
+QUERY = queries.summary(mean=["age"], rate={"site": "a"}, clip={"age": (0, 100)})
+
+
+def prevalence(table=TABLE, **options):
+    settings = {"column": "ill", "value": "yes", "within": 0.1, "query": QUERY}
+    return Scenario.from_prevalence(table, **(settings | options))
+
+
+def difference_of(scenario):
+    return RowDifference.of(*scenario.priors[0].distributions.values())
+
+
+def user_covariance(certificate):
+    """Covariance of the noise in the user's units, from the public statement alone."""
+    noise, query = certificate.statement["noise"], certificate.statement["scenario"]["query"]
+    whitening = noise["shape"]["whitening"]
+    scales = np.array(query["scales"])
+    inverse = np.eye(len(scales)) if whitening is None else np.linalg.inv(whitening)
+    return noise["std"] ** 2 * np.outer(scales, scales) * (inverse @ inverse.T)
+
+
+class TestKnownAnswers:
+    @pytest.mark.parametrize(
+        ("guess", "expected"),
+        [
+            (0.55, 0.0631630963737249),
+            (0.6, 0.256739018669206),
+            (0.64, 0.513970825836408),
+            (0.75, 1.81974569247829),
+        ],
+    )
+    def test_mean_square_of_a_guess(self, guess, expected):
+        assert mean_square_of(guess) == pytest.approx(expected, rel=1e-12)
+
+    def test_least_noise(self):
+        moment, limit = np.array([[2.0, 1.0], [1.0, 2.0]]), mean_square_of(0.64)
+        assert np.trace(least_covariance(moment, limit, np.ones(2))) == pytest.approx(
+            14.5224227522858, rel=1e-12
+        )
+        weighted = least_covariance(moment, limit, np.array([4.0, 1.0]))
+        assert 4 * weighted[0, 0] + weighted[1, 1] == pytest.approx(32.936116953190, rel=1e-11)
+
+    def test_two_coins(self):
+        # Bernoulli 1/4 and 3/4, n = 100, D = 10: M = 0.002875.
+        table = pa.table({"k": ["x"] * 4 + ["y"] * 4, "v": [1, 1, 1, 0, 1, 0, 0, 0]})
+        scenario = prevalence(
+            table, column="k", value="x", query=queries.summary(rate={"v": 1}), n_rows=100
+        )
+        difference = difference_of(scenario)
+        (scale,) = scenario.query.scales
+        assert difference.second_moment[0, 0] * scale**2 == pytest.approx(0.002875, rel=1e-6)
+        certificate = certify_release(held_out(scenario), GUESS)
+        (std,) = certificate.statement["noise"]["std_by_coordinate"]
+        assert std == pytest.approx(0.0747910603440602, rel=1e-6)
+
+    def test_guess_of_a_given_noise(self):
+        # n = 100, D = 5, P(W = 1) = 1/5, noise 1/50: rho = 0.45, guess 0.631342161391791.
+        difference = RowDifference(shift=[0.2], spread=[[0.16]], spans=[1.0], counts=[5.0, 25.0])
+        rho = difference.mean_square(None, 100 / 50)
+        assert rho == pytest.approx(0.45, rel=1e-6)
+        assert ndtr(math.sqrt(rho) / 2) == pytest.approx(0.631342161391791, rel=1e-6)
+
+    @pytest.mark.parametrize("n_rows", range(2, 60))
+    def test_no_two_shares_differ_by_more_rows(self, n_rows):
+        # Counts by exact rationals, half up; shares in steps of 1/1000.
+        within = 0.1
+        counts = [math.floor(Fraction(k, 1000) * n_rows + Fraction(1, 2)) for k in range(1001)]
+        most = max(b - a for a, b in zip(counts, counts[100:], strict=False))
+        assert most <= share_differing(within, n_rows, "stratified").most
+
+    @pytest.mark.parametrize("up_to", [11, 99, 1000])
+    def test_no_two_sizes_differ_by_more_rows(self, up_to):
+        sizes = range(1, up_to + 1)
+        within = [b - a for a in sizes for b in sizes if a <= b and 10 * b <= 11 * a]
+        assert size_differing(1.1, up_to).most >= max(within)
+
+    def test_a_random_number_of_rows(self):
+        law = Differing(most=40, probability=0.5)
+        counts = np.arange(41)
+        weights = binom.pmf(counts, 40, 0.5)
+        assert law.mean == pytest.approx(weights @ counts)
+        assert law.mean_square == pytest.approx(weights @ counts**2)
+
+    def test_integers_have_room(self):
+        for n_rows in (1, 2, 1000, 2**42, 2**50):
+            assert n_rows * 2 ** feature_bits(n_rows) < 2**62
+
+
+def held_out(scenario):
+    """The scenario as if its moments came from elsewhere, so that the noise is not rounded."""
+    priors = tuple(attrs.evolve(prior, source="held_out") for prior in scenario.priors)
+    return attrs.evolve(scenario, priors=priors)
+
+
+@pytest.mark.soundness
+class TestEnumeration:
+    """Tiny tables in one dimension: all draws of the differing rows, and all common rows known."""
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_no_guess_is_above_the_claim(self, seed):
+        rng = np.random.default_rng(seed)
+        values = rng.choice([0.0, 1.0, 3.0, 10.0], size=12)
+        table = pa.table({"k": ["x"] * 5 + ["y"] * 7, "v": values})
+        n_rows = int(rng.integers(5, 12))
+        scenario = prevalence(
+            table,
+            column="k",
+            value="x",
+            within=float(rng.choice([0.1, 0.2, 0.3])),
+            query=queries.summary(mean=["v"], clip={"v": (0, 10)}),
+            n_rows=n_rows,
+            source="held_out",
+        )
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+        std = certificate.statement["noise"]["std_by_coordinate"][0]
+        differing = scenario.secret["n_differing"]
+        sums = [
+            np.array([sum(rows) for rows in itertools.product(kind, repeat=differing)]) / n_rows
+            for kind in (values[5:], values[:5])
+        ]
+        truth = self._right_guesses(*sums, std)
+        assert truth <= certificate.guess <= 0.6
+
+    @staticmethod
+    def _right_guesses(first, second, std):
+        grid = np.linspace(-12 * std, max(first.max(), second.max()) + 12 * std, 60_001)
+        densities = [
+            norm.pdf(grid[:, None], np.unique(atoms), std)
+            @ (np.unique(atoms, return_counts=True)[1] / len(atoms))
+            for atoms in (first, second)
+        ]
+        variation = np.abs(densities[0] - densities[1]).sum() * (grid[1] - grid[0]) / 2
+        return (1 + variation) / 2
+
+    def test_a_claim_that_is_nearly_reached(self):
+        # Constant rows of each kind: the distance is one number, and Jensen loses nothing.
+        table = pa.table({"k": ["x"] * 5 + ["y"] * 7, "v": [1.0] * 5 + [0.0] * 7})
+        scenario = prevalence(
+            table,
+            column="k",
+            value="x",
+            query=queries.summary(mean=["v"], clip={"v": (0, 1)}),
+            n_rows=1000,
+            source="held_out",
+        )
+        certificate = certify_release(scenario, GUESS)
+        std = certificate.statement["noise"]["std_by_coordinate"][0]
+        assert ndtr(0.1 / std / 2) == pytest.approx(0.64, abs=1e-4)
+
+
+@pytest.mark.soundness
+class TestNoise:
+    def test_the_stated_noise_meets_the_claim_by_another_formula(self):
+        certificate = certify_release(prevalence(), GUESS)
+        ages, sites = np.array(TABLE["age"]), np.array(TABLE["site"]) == "a"
+        rows = np.column_stack([ages, sites]).astype(float)
+        ill = np.array(TABLE["ill"]) == "yes"
+        shift = rows[ill].mean(axis=0) - rows[~ill].mean(axis=0)
+        spread = np.cov(rows[ill].T, bias=True) + np.cov(rows[~ill].T, bias=True)
+        moment = (25 * np.outer(shift, shift) + 5 * spread) / 50**2
+        rho = np.trace(np.linalg.solve(user_covariance(certificate), moment))
+        assert ndtr(math.sqrt(rho) / 2) <= 0.64
+        # Rounded to two digits, because the moments are those of the released rows.
+        assert ndtr(math.sqrt(rho) / 2) > 0.62
+
+    @pytest.mark.parametrize("factor", [1000.0, 1e-6])
+    def test_units_cancel(self, factor):
+        def stds(times):
+            table = TABLE.set_column(1, "age", pa.array(np.array(TABLE["age"]) * times))
+            query = queries.summary(
+                mean=["age"], rate={"site": "a"}, clip={"age": (0, 100 * times)}
+            )
+            scenario = prevalence(table, query=query, source="held_out")
+            return certify_release(scenario, GUESS).statement["noise"]["std_by_coordinate"]
+
+        plain, scaled = stds(1.0), stds(factor)
+        assert scaled[0] == pytest.approx(factor * plain[0], rel=1e-6)
+        assert scaled[1] == pytest.approx(plain[1], rel=1e-6)
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            queries.contingency_table({"site": ["a", "b"]}, statistic="count"),
+            queries.contingency_table(
+                {"age": [queries.above(200), queries.above(40)]}, statistic="rate"
+            ),
+        ],
+        ids=["cells that add up", "a constant"],
+    )
+    def test_one_row_is_hidden_where_moments_see_nothing(self, query):
+        scenario = prevalence(query=query, source="held_out")
+        certificate = certify_release(scenario, GUESS)
+        scales = scenario.query.scales
+        covariance = user_covariance(certificate) / np.outer(scales, scales)
+        assert one_row_distance(covariance, difference_of(scenario).spans) <= 1 + 1e-6
+        assert certificate.guess <= 0.64
+        assert verify(certificate, scenario=scenario).holds
+
+    def test_a_diagonal_shape(self):
+        moment, limit = np.array([[2.0, 1.0], [1.0, 3.0]]), mean_square_of(0.64)
+        diagonal = least_variances(moment, limit, np.ones(2))
+        assert np.trace(np.linalg.solve(diagonal, moment)) == pytest.approx(limit)
+        certificate = certify_release(prevalence(source="held_out"), GUESS, shape="diagonal")
+        covariance = user_covariance(certificate)
+        assert covariance[0, 1] == 0
+
+    def test_other_bounds_are_swept(self):
+        sweep = what_if(prevalence(), GUESS, bounds=[0.6, 0.7])
+        assert sweep.rows[0].noise_stds[0] > sweep.rows[1].noise_stds[0]
+        assert "epsilon" not in str(sweep)
+
+
+class TestRelease:
+    def test_sums_do_not_depend_on_the_order_of_rows(self):
+        scenario = prevalence()
+        value = fitting_value(scenario, TABLE)
+        places = np.random.default_rng(1).permutation(50)
+        assert value == fitting_value(scenario, TABLE.take(places))
+        assert float(value[0] * Fraction(scenario.query.scales[0])) == pytest.approx(
+            np.mean(np.array(TABLE["age"])), abs=1e-4
+        )
+
+    def test_the_public_number_of_rows(self, tmp_path):
+        scenario = prevalence(n_rows=49)
+        certificate = certify_release(scenario, GUESS)
+        with pytest.raises(ReleaseError, match="rows"):
+            release(scenario, TABLE, certificate, ledger=tmp_path / "ledger")
+
+    def test_values_never_refuse_a_release(self, tmp_path):
+        earlier = prevalence(None, moments_from=TABLE, n_rows=4)
+        certificate = certify_release(earlier, GUESS)
+        odd = pa.table(
+            {
+                "ill": ["yes", None, "no", "no"],
+                "age": [math.nan, math.inf, None, 1e300],
+                "site": [None, "z", "a", "a"],
+            }
+        )
+        published = release(earlier, odd, certificate, ledger=tmp_path / "ledger")
+        assert published.names == QUERY.names
+
+    def test_a_hidden_size_is_neither_checked_nor_stated(self, tmp_path):
+        query = queries.summary(total=["age"], count={"site": "a"}, clip={"age": (0, 100)})
+        scenario = Scenario.from_volume(None, query=query, up_to=120, moments_from=TABLE)
+        certificate = certify_release(scenario, GUESS)
+        for n_rows in (10, 50):
+            rows = TABLE.slice(0, n_rows)
+            release(scenario, rows, certificate, ledger=tmp_path / f"{n_rows}.ledger")
+        assert "50" not in str(certificate.statement["scenario"])
+
+    def test_noise_of_the_released_rows_is_coarse_and_stated(self):
+        own, other = prevalence(), prevalence(moments_from=TABLE)
+        codes = certify_release(own, GUESS).statement["limits"]
+        assert "noise-from-released-rows" in codes
+        assert "noise-from-released-rows" not in certify_release(other, GUESS).statement["limits"]
+
+
+@pytest.mark.soundness
+class TestAttacks:
+    def test_the_best_attack_on_real_rows_stays_below(self, seed):
+        scenario = prevalence(source="held_out")
+        certificate = certify_release(scenario, GUESS)
+        audit = audit_release(
+            scenario, None, certificate, n_outputs=20_000, confidence=0.999, seed=seed
+        )
+        assert not audit.refuted
+        assert max(attack.accuracy.low for attack in audit.inferences) <= 0.64
+
+    def test_half_the_noise_is_refuted(self, seed):
+        scenario = prevalence(
+            pa.table({"ill": ["yes"] * 9 + ["no"] * 9, "age": [100.0] * 9 + [0.0] * 9}),
+            query=queries.summary(mean=["age"], clip={"age": (0, 100)}),
+            n_rows=1000,
+            source="held_out",
+        )
+        certificate = certify_release(scenario, GUESS)
+        noise = certificate.statement["noise"]
+        halved = attrs.evolve(
+            certificate,
+            statement={**certificate.statement, "noise": noise | {"std": noise["std"] / 2}},
+        )
+        audit = audit_release(scenario, None, halved, n_outputs=20_000, confidence=0.95, seed=seed)
+        assert audit.refuted
+
+    def test_correlated_rows_of_one_large_customer(self, seed):
+        # 48 half-hour means of 400 homes: a normal law stated 57.9 % where 84.5 % were true.
+        rng = np.random.default_rng(5)
+        loads = rng.gamma(2.0, 0.3, (400, 48))
+        loads[0] *= 60
+        heated = rng.random(400) < 0.3
+        heated[0] = True
+        columns = {f"h{k}": loads[:, k] for k in range(48)}
+        table = pa.table({**columns, "heated": np.where(heated, "yes", "no")})
+        names = list(columns)
+        query = queries.summary(mean=names, clip=dict.fromkeys(names, (0.0, 60.0)))
+        scenario = prevalence(
+            table, column="heated", value="yes", within=0.05, query=query, source="held_out"
+        )
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+        first, second = scenario.priors[0].distributions.values()
+        rng = np.random.default_rng(seed)
+        outputs = [world.draw(20_000, rng=rng)[0] for world in (first, second)]
+        inverse = np.array(certificate.statement["noise"]["shape"]["whitening"])
+        whitened = [rows @ inverse.T / certificate.noise_std for rows in outputs]
+        # Someone who knows both candidate tables, and sees the noisy one.
+        distances = np.linalg.norm(whitened[0] - whitened[1], axis=1)
+        assert ndtr(distances / 2).mean() <= 0.6 + 0.005
+
+
+class TestEvidence:
+    def test_edited_moments_are_noticed(self):
+        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        evidence = certificate.evidence
+        full = evidence.full
+        smaller = attrs.evolve(full.differences, counts=full.differences.counts / 4)
+        edited = attrs.evolve(evidence, full=attrs.evolve(full, differences=smaller))
+        statement = {**certificate.statement, "evidence_digest": edited.digest()}
+        forged = attrs.evolve(certificate, statement=statement, evidence=edited)
+        assert not verify(forged).holds
+
+    def test_saved_and_proved(self, tmp_path):
+        pytest.importorskip("flint")
+        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        certificate.save(tmp_path / "certificate.json")
+        loaded = Certificate.load(tmp_path / "certificate.json")
+        assert verify(loaded, rigorous=True).holds
+
+
+HISTORY = pa.table({"attribute": [1.0, 2.0], "a": [1.0, 2.0]})
+CHAIN = [[0.9, 0.1], [0.2, 0.8]]
+
+
+def markov(query):
+    return Scenario.from_markov_chain(CHAIN, length=12, positions=[5], query=query)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "argument"),
+    [
+        (lambda: prevalence(prior="gaussian"), ScenarioError, "gaussian"),
+        (
+            lambda: Scenario.from_attribute(
+                query=queries.summary(mean=["a"]), values=[0.0, 1.0], history=HISTORY
+            ),
+            ScenarioError,
+            "history",
+        ),
+        (lambda: markov(queries.summary(total=["wh"])), ScenarioError, "count or a rate"),
+        (lambda: markov(queries.summary(mean=["wh"])), ScenarioError, "count or a rate"),
+        (
+            lambda: markov(queries.summary(count={"wh": queries.above(3)})),
+            ScenarioError,
+            "count or a rate",
+        ),
+        (lambda: prevalence(query=queries.summary(mean=["age"])), ScenarioError, "clip"),
+        (lambda: prevalence(query=queries.summary(median=["age"])), ScenarioError, "sum over rows"),
+        (
+            lambda: prevalence(query=QUERY.with_scales([10, 1])),
+            ScenarioError,
+            "scales",
+        ),
+        (lambda: prevalence(query=QUERY.with_missing("drop-rows")), ScenarioError, "dropped"),
+        (lambda: prevalence(within=None), ArgumentError, "within"),
+        (lambda: prevalence(within=1.5), ArgumentError, "within"),
+        (lambda: prevalence(shares=[0.1, 0.2]), ArgumentError, "shares"),
+        (lambda: prevalence(None), ArgumentError, "n_rows"),
+        (lambda: prevalence(value="nobody"), ScenarioError, "at least 2 rows"),
+        (lambda: prevalence(prior="draws"), ArgumentError, "shares"),
+        (
+            lambda: Scenario.from_volume(TABLE, query=QUERY, up_to=100),
+            ScenarioError,
+            "number of rows",
+        ),
+        (
+            lambda: certify_release(prevalence(), Guarantee.unsliced(order=4, epsilon=1.0)),
+            CalibrationError,
+            "guess",
+        ),
+        (
+            lambda: certify_release(prevalence(), Guarantee.epsilon_delta(1.0, 1e-5)),
+            CalibrationError,
+            "guess",
+        ),
+        (lambda: certify_release(prevalence(), GUESS, guard=1.0), ArgumentError, "guard"),
+        (lambda: certify_release(prevalence(), GUESS, shape="isotropic"), ArgumentError, "shape"),
+        (lambda: queries.summary(mean=["age"], clip={"age": (5, 5)}), ArgumentError, "clip"),
+        (lambda: queries.summary(mean=["age"], clip={"pay": (0, 5)}), ArgumentError, "clip"),
+        (lambda: queries.summary(mean=["age"], clip=[0, 1]), ArgumentError, "clip"),
+        (lambda: queries.summary(mean=["age"], clip={"age": 5}), ArgumentError, "clip"),
+        (lambda: queries.summary(mean=["age"], clip={"age": ("a", 5)}), ArgumentError, "clip"),
+    ],
+)
+def test_refused(call, error, argument):
+    with pytest.raises(error, match=argument):
+        call()
+
+
+def test_a_chain_of_rates_is_that_of_counts():
+    counts = markov(queries.summary(count={"state": 1})).priors[0].distributions
+    rates = markov(queries.summary(rate={"state": 1})).priors[0].distributions
+    for secret, counted in counts.items():
+        np.testing.assert_allclose(rates[secret].outputs * 12, counted.outputs)

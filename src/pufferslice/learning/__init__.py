@@ -9,12 +9,10 @@ from pufferslice.learning.accountants import (
     Amplified,
     LogMoment,
     MeanSquare,
-    PluginAccountant,
     WorstCase,
     calibrate_multiplier,
     cost_by_count,
     mixed_cost,
-    plugin_accountant,
     run_cost,
 )
 from pufferslice.learning.amplification import amplified_divergence
@@ -50,7 +48,6 @@ __all__ = [
     "LayerClipping",
     "LogMoment",
     "MeanSquare",
-    "PluginAccountant",
     "Poisson",
     "SamplingDesign",
     "TrainingPlan",
@@ -75,7 +72,6 @@ __all__ = [
     "mostly_at_most",
     "plan_training",
     "plan_with_noise",
-    "plugin_accountant",
     "poisson_mean_square_ratio",
     "relabelled",
     "run_cost",

@@ -350,7 +350,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         if optimizer.generator is not None:
             yield "the noise has a separate generator, which can be repeated (drop noise_generator)"
         accountant = self.plan.accountant.name
-        if sampler.generator is not None and accountant in ("amplified", "plugin"):
+        if sampler.generator is not None and accountant == "amplified":
             yield (
                 f"the data loader has a separate generator, and {accountant!r} needs batches that "
                 "nobody can repeat (drop the generator, or plan with log_moment)"

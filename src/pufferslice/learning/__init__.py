@@ -38,6 +38,7 @@ from pufferslice.learning.sampling import (
     WithReplacement,
     poisson_mean_square_ratio,
 )
+from pufferslice.learning.tails import TailCap, tail_cap_estimate
 from pufferslice.learning.worlds import TwoWorlds, relabelled, two_world_prevalence
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "MeanSquare",
     "Poisson",
     "SamplingDesign",
+    "TailCap",
     "TrainingPlan",
     "TwoWorlds",
     "WithReplacement",
@@ -76,5 +78,6 @@ __all__ = [
     "relabelled",
     "run_cost",
     "signal_to_noise",
+    "tail_cap_estimate",
     "two_world_prevalence",
 ]

@@ -18,7 +18,8 @@ PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 EXACT = ("-c", "constraints.txt")
 OLDEST = (
     *("pytest", "pytest-timeout", "hypothesis", "matplotlib", "mpmath", "jsonschema", "pandas<3"),
-    *("polars", "POT", "build", "hatchling", "mkdocstrings[python]", "mkdocs-material", "selenium"),
+    *("polars", "POT", "opacus", "build", "hatchling", "mkdocstrings[python]", "mkdocs-material"),
+    "selenium",
 )
 
 

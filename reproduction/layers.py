@@ -17,7 +17,9 @@ from pufferslice.learning import (
     exactly,
     run_cost,
 )
-from pufferslice.learning.caps import (
+from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.torch.models import layer_sizes, resnet22, small_convnet
+from reproduction.caps import (
     ClippedBlocks,
     average_total_squared_cap,
     block_reach_bound,
@@ -26,8 +28,6 @@ from pufferslice.learning.caps import (
     mean_square_caps,
     squared_caps,
 )
-from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.torch.models import layer_sizes, resnet22, small_convnet
 from reproduction.experiment import Claim, Outcome, Row, Setting
 from reproduction.noise import (
     BOTH_DIFFERING,

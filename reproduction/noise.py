@@ -30,7 +30,8 @@ from pufferslice.learning import (
     run_cost,
     two_world_prevalence,
 )
-from pufferslice.learning.caps import (
+from pufferslice.learning.plan import recipe_learning_rates
+from reproduction.caps import (
     RecipeNoise,
     average_total_squared_cap,
     joint_total_squared_cap,
@@ -38,7 +39,6 @@ from pufferslice.learning.caps import (
     recipe_noise,
     squared_caps,
 )
-from pufferslice.learning.plan import recipe_learning_rates
 from reproduction.experiment import Claim, Outcome, Row, Setting
 
 ORDER: Final = 16.0

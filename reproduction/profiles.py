@@ -10,7 +10,14 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice.learning import Poisson
-from pufferslice.learning.caps import (
+from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.sensitivity.renyi import (
+    aggregate_average,
+    aggregate_joint,
+    gaussian_divergence,
+    gaussian_divergence_nd,
+)
+from reproduction.caps import (
     ClippedBlocks,
     average_round_cost,
     block_reach,
@@ -20,13 +27,6 @@ from pufferslice.learning.caps import (
     minimal_squared_caps,
     round_costs,
     squared_caps,
-)
-from pufferslice.scenario.distributions import GaussianDistribution
-from pufferslice.sensitivity.renyi import (
-    aggregate_average,
-    aggregate_joint,
-    gaussian_divergence,
-    gaussian_divergence_nd,
 )
 from reproduction.experiment import Cell, Claim, Outcome, Row, Setting
 

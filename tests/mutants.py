@@ -46,7 +46,7 @@ CORE: Final = {
     "learning/differing.py": "tests/learning/test_differing.py",
     "learning/clipping.py": "tests/learning/test_clipping.py",
     "learning/integer_sums.py": "tests/learning",
-    "learning/caps.py": "tests/learning/test_caps.py",
+    "learning/tails.py": "tests/learning/test_tails.py",
     "certificate/composition.py": "tests/certificate/test_composition.py",
     "certificate/training.py": "tests/certificate",
 }

@@ -55,7 +55,6 @@ NOT_RUN = {
     ): "the reader's own training, with their own records",
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
     ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
-    ("extending.md", "toml"): "needs the example package; tests/plugins installs it",
     ("files.md", "text"): "the list of commands, compared with them below",
     (
         "one-release.md",

@@ -211,10 +211,6 @@ COMMANDS = [
     "audit c.json --scenario scenario.toml --n-outputs 2000",
     "report c.json r.json audit.json --out page.html",
     "report c.json --label --out label.html",
-    (
-        "export c.json --registry --out r.yaml --name n --curator c --curator-type Industry "
-        "--intended-use u --region r --published 2026-11-17 --author a --json"
-    ),
     "release --certificate c.json --ledger l.db --out again.json --again",
     "release --certificate c.json --ledger l.db --out again.json --again --json",
     "release scenario.toml --certificate c.json --ledger l.db --out s.json --group zebra",

@@ -73,14 +73,13 @@ MADE = re.compile(r"__pycache__|\.(py[co]|nb[ci]|ledger|npz|egg-info|whl|log)\b|
 PACKAGES = {
     "baselines": ("dp_accounting", "ot"),
     "models": ("sklearn",),
-    "opacus": ("opacus",),
     "report": ("jinja2",),
     "rigorous": ("flint",),
     "scale": ("dask", "distributed"),
     "team": ("psycopg",),
     "torch": ("torch",),
 }
-BROUGHT = {("opacus", "torch"), *((extra, "report") for extra in ("opacus", "scale", "torch"))}
+BROUGHT = {("scale", "report"), ("torch", "report")}
 """Extras whose packages are dependencies of those of another; report needs jinja2 only."""
 HIDING = """
 import sys
@@ -99,7 +98,6 @@ NEEDS = {
         "pufferslice.baselines.transport:pot",
     ],
     "models": ["pufferslice.data:digits"],
-    "opacus": ["pufferslice.torch.opacus:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
     "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],

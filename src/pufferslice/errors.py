@@ -14,7 +14,6 @@
     ├── TrainingError (RuntimeError)       a training run cannot take or go on with a step
     ├── ClusterError (RuntimeError)        a cluster could not be reached or did not finish
     ├── StorageError (OSError)             a file could not be read or written whole
-    ├── PluginError (RuntimeError)         a plugin is not installed, or not usable
     └── MissingExtraError (ImportError)    an optional dependency is not installed
 
 A message names the argument, the value, the rule and the way out, and never shows a record. It is
@@ -83,10 +82,6 @@ class ClusterError(PuffersliceError, RuntimeError):
 
 class StorageError(PuffersliceError, OSError):
     """A file could not be read, or could not be written whole."""
-
-
-class PluginError(PuffersliceError, RuntimeError):
-    """A plugin is not installed, not in the stated version, or not what it has to be."""
 
 
 class MissingExtraError(PuffersliceError, ImportError):

@@ -7,7 +7,6 @@ import stat
 import sys
 
 import pytest
-import yaml
 from tests.cli.conftest import SCENARIO
 
 from pufferslice.cli.app import run
@@ -80,45 +79,6 @@ def test_a_label_is_for_anyone_too(folder, ask):
     assert mode(folder / "label.html") & 0o444
     assert ask("report c.json --label --out label.html --json").json["edition"] == "label"
     assert b"Privacy label" in (folder / "label.html").read_bytes()
-
-
-FACTS = (
-    "--name 'Pay by site' --curator Office --curator-type Industry --intended-use Research "
-    "--region Nowhere --published 2026-11-17 --author 'A. Author'"
-)
-
-
-def test_an_export_for_the_registry(folder, ask):
-    answer = ask(f"export c.json --registry --out record.yaml {FACTS}")
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("Written: record.yaml, a draft record with variant Custom.")
-    told = ask(f"export c.json --registry --out record.yaml {FACTS} --json").json
-    assert told["record"] == yaml.safe_load((folder / "record.yaml").read_bytes())
-
-
-def test_an_export_of_what_its_evidence_refutes(folder, ask):
-    assert ask("calibrate scenario.toml --out other.json").code == 0
-    (folder / "other.evidence.npz").replace("c.evidence.npz")
-    answer = ask(f"export c.json --registry --out record.yaml {FACTS}")
-    assert (answer.code, answer.out) == (1, "")
-    assert "'c.json' does not verify: the evidence does not belong" in answer.err
-    assert not (folder / "record.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("c.json --out x.yaml", "export needs a format; the only one is --registry"),
-        ("c.json --registry --out c.json", "--out 'c.json' is the certificate or its evidence"),
-        ("c.json --registry --out c.evidence.npz", "is the certificate or its evidence"),
-        ("c.json --registry --out x.yaml --sector Sea", "sector"),
-    ],
-)
-def test_a_wrong_export_is_refused(folder, ask, arguments, words):
-    answer = ask(f"export {arguments} {FACTS}")
-    assert (answer.code, answer.out) == (2, "")
-    assert words in answer.err
-    assert not (folder / "x.yaml").exists()
 
 
 @pytest.mark.parametrize(

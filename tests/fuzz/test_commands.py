@@ -293,7 +293,7 @@ def test_train_a_changed_file(place, data):
 
 @given(extra=st.lists(words, max_size=4), name=st.sampled_from(
     ["", "init", "calibrate", "spent", "release", "verify", "audit", "account", "train", "compare",
-     "sign", "keygen", "report", "export", "none", "--help"]
+     "sign", "keygen", "report", "none", "--help"]
 ))  # fmt: skip
 @slow_to_make
 def test_any_words(place, extra, name):
@@ -334,9 +334,6 @@ OUTS = ["people.csv/made.json", ".", "no/such/made.json", "pipe", "pipe/x", ""]
         ["release", "--certificate", "groups.json", "--ledger", "ledger", "--again", "--out"],
         ["report", "groups.json", "--out"],
         ["report", "groups.json", "--label", "--out"],
-        ["export", "groups.json", "--registry", "--name", "n", "--curator", "c", "--curator-type",
-         "Industry", "--intended-use", "u", "--region", "r", "--published", "2026-11-17",
-         "--author", "a", "--out"],
         ["init"],
         ["keygen"],
         ["release", "scenario.toml", "--certificate", "groups.json", "--out", "r.json", "--group",

@@ -49,7 +49,6 @@ from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, label_page, public_page
-from pufferslice.report.registry import DeploymentFacts, registry_record
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, WholeSphere
@@ -456,10 +455,6 @@ def test_the_failure_probability_of_training_stands_beside_its_numbers(tmp_path)
     ):
         guesses = text[text.index("at most 74.4 %") :]
         assert f"All of this holds except {doubt}" in guesses[: guesses.index("oise")]
-    facts = {"name": "n", "curator": "c", "intended_use": "u", "region": "r", "author": "a"}
-    facts |= {"curator_type": "Government", "published": "2026-11-17"}
-    loss = registry_record(held, DeploymentFacts(**facts))["deployment"]["privacy_loss"]
-    assert loss["privacy_parameters_details"].endswith(doubt)
 
 
 def save(path, worlds, target, *, query=None, **options):

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from opacus.grad_sample import GradSampleModule
 from tests.torch.small import plan_of, train, trainer_of
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -132,16 +131,6 @@ def test_a_private_step(case):
     for old, new in zip(before, model.parameters(), strict=True):
         assert new.isfinite().all()
         assert (old != new).any()
-
-
-def test_opacus_knows_every_layer(case):
-    model, shape = case
-    nn.init.normal_(model[-1].weight)
-    wrapped = GradSampleModule(model)
-    cross_entropy(wrapped(torch.randn(4, *shape)), torch.arange(4)).sum().backward()
-    for parameter in model.parameters():
-        assert parameter.grad_sample.shape == (4, *parameter.shape)
-        assert parameter.grad_sample.flatten(1).any(1).all()
 
 
 @pytest.mark.parametrize(

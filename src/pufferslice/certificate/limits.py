@@ -52,10 +52,6 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "The priors were made from the released data itself, so the noise scale and every number "
         "computed from it reveal something about the data."
     ),
-    "plugins": (
-        "A plugin, which is not part of this program, built the query or a prior. Its author is "
-        "responsible for what it computes."
-    ),
     "rows-dropped": (
         "{n_dropped} rows with missing values were left out; the claim is about the others."
     ),
@@ -147,10 +143,6 @@ LIMITS: Final[Mapping[str, str]] = {
     "average-over-batches": (
         "The claim for the secret is an average over the draws of the batches. It does not bound "
         "what the run that took place shows, implies no SRPP, and gives no (epsilon, delta)."
-    ),
-    "plugin-accountant": (
-        "The cost was computed by a plugin, which is not part of this program. Its author is "
-        "responsible for its proof. The statement about one record does not depend on it."
     ),
     "more-may-differ": (
         "More records may differ than the claim counts. The probability of that, "

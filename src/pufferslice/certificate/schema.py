@@ -37,7 +37,6 @@ from pufferslice.learning.accountants import (
     ACCOUNTANT_NAMES,
     ACCOUNTANTS,
     MeanSquare,
-    PluginAccountant,
 )
 from pufferslice.learning.plan import HYPOTHESES, NonFinite
 from pufferslice.queries.query import Level
@@ -214,20 +213,6 @@ def _kind_of_secret(secret: object) -> str:
     return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
 
 
-class PluginPart(_Part):
-    """A plugin, and the installed package that it comes from."""
-
-    name: Text
-    package: Text
-    version: Text
-
-
-class CalledPluginPart(PluginPart):
-    """A plugin with the options that it was called with."""
-
-    options: dict[str, Any]
-
-
 class PriorPart(_Part):
     """One belief about how secrets and data are linked, and where it comes from."""
 
@@ -236,8 +221,6 @@ class PriorPart(_Part):
     kind: Kind
     origin: Text
     """How the distributions were made, in one sentence."""
-    plugins: SomeDistinct[PluginPart] = Field(default_factory=_absent)
-    """The plugins that made distributions; absent if none did."""
 
 
 class QueryPart(_Part):
@@ -256,8 +239,6 @@ class QueryPart(_Part):
     scales: Annotated[list[Positive], Field(min_length=1)]
     """The public unit of each coordinate."""
     missing: Literal["refuse", "drop-rows", "middle"]
-    plugin: CalledPluginPart = Field(default_factory=_absent)
-    """The plugin that built the query; absent if none did."""
 
     def _rules(self) -> dict[str, bool]:
         lengths = {len(self.names), len(self.scales)} | ({self.range.dim} if self.range else set())
@@ -580,18 +561,11 @@ class PlanPart(_Part):
     n_steps: Count
     noise_multipliers: Annotated[list[Positive], Field(min_length=1)]
     accountant: Annotated[str, _OneOf(ACCOUNTANT_NAMES)]
-    plugin: CalledPluginPart = Field(default_factory=_absent)
-    """The plugin that is the accountant; absent if none is."""
     order: Order
     block: Count = Field(default_factory=_absent)
     """Examples per forward and backward pass, where that is chosen."""
     non_finite: NonFinite
     """What is done with an example whose gradient is NaN or infinite."""
-
-    def _rules(self) -> dict[str, bool]:
-        is_plugin = self.accountant == PluginAccountant.name
-        rule = f"a plugin belongs to accountant {PluginAccountant.name!r}, and only to it"
-        return {rule: is_plugin == ("plugin" in self.model_fields_set)}
 
 
 class RecordPart(_Part):

@@ -10,7 +10,6 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above
-from pufferslice._core.plugins import Group, Plugin
 from pufferslice.calibration.calibrate import Method, cost, full_cost, grid_margin
 from pufferslice.calibration.epsilon_delta import (
     REPORTED_ORDER,
@@ -259,7 +258,6 @@ def limits_of(statement: Mapping[str, Any]) -> list[str]:
         and not rows
         and noise["shape"]["kind"] in ("fitted", "diagonal"),
         "prior-is-released-data": private and not rows,
-        "plugins": bool(plugins_of(scenario)),
         "rows-dropped": bool(scenario["rows_dropped"]),
         "query-is-clipped": scenario["query"]["range"] is not None,
         "range-clips-data": any(scenario["clipped"].values()),
@@ -272,14 +270,6 @@ def limits_of(statement: Mapping[str, Any]) -> list[str]:
         "insecure-noise": not noise["secure"],
     }
     return [code for code in RELEASE_LIMITS if present.get(code, True)]
-
-
-def plugins_of(scenario: Mapping[str, Any]) -> dict[Plugin, Group]:
-    """The plugins behind a described query and its priors."""
-    query, priors = scenario["query"], scenario["priors"]
-    made = [Plugin.of(plugin) for prior in priors for plugin in prior.get("plugins", ())]
-    plugins: dict[Plugin, Group] = dict.fromkeys(made, "distributions")
-    return plugins | ({Plugin.of(query["plugin"]): "queries"} if "plugin" in query else {})
 
 
 def _sampling(

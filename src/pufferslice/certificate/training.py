@@ -32,7 +32,6 @@ from pufferslice.learning import (
     DifferingRecords,
     LogMoment,
     MeanSquare,
-    PluginAccountant,
     TrainingPlan,
     cost_by_count,
     exactly,
@@ -262,9 +261,6 @@ def _limits(claim: TrainingClaim, guarantee: Guarantee | ApproximateGuarantee) -
         "more-may-differ": claim.differing.excess_probability > 0,
         "cap-simulated": claim.differing.failure_probability > 0,
         "average-over-batches": guarantee.notion != "unsliced",
-        "plugin-accountant": any(
-            isinstance(run.accountant, PluginAccountant) for run in claim.runs
-        ),
         "stops-on-non-finite": any(run.non_finite == "stop" for run in claim.runs),
         "noise-not-ideal": claim.implementation_delta > 0,
     } | {code: code in claim.limits for code in RUN_LIMITS}
@@ -311,11 +307,10 @@ def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
 def record_accountant(plan: TrainingPlan) -> Accountant:
     """The accountant that bounds the cost of one record: the plan's, but never mean square.
 
-    Mean square bounds nothing about the run, and a plugin's proof is not known. The log moment
-    replaces them, because it needs nothing to stay secret.
+    Mean square bounds nothing about the run. The log moment replaces it, because it needs nothing
+    to stay secret.
     """
-    replaced = isinstance(plan.accountant, MeanSquare | PluginAccountant)
-    return LogMoment() if replaced else plan.accountant
+    return LogMoment() if isinstance(plan.accountant, MeanSquare) else plan.accountant
 
 
 def record_cost(plans: Sequence[TrainingPlan], order: float) -> float:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import numpy as np
 
-from pufferslice._core.plugins import plugin_problem
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
@@ -18,12 +17,11 @@ from pufferslice.certificate.issue import check_visible, required_evidence
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import (
     CertificateOptions,
-    plugins_of,
     release_statement,
     spent_on,
 )
 from pufferslice.certificate.training import TrainingClaim, training_statement
-from pufferslice.errors import PluginError, PuffersliceError, escaped
+from pufferslice.errors import PuffersliceError, escaped
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
@@ -81,8 +79,7 @@ class Verification:
     signed: bool
     """Whether a signature was checked against the given key, and holds."""
     has_evidence: bool
-    """Whether there was anything to recompute from, and by: evidence or the plans of runs, and the
-    plugins that they need."""
+    """Whether there was anything to recompute from: evidence or the plans of runs."""
     source: str
     """What the claim was recomputed from."""
     proof: "Proof | None" = None
@@ -134,17 +131,9 @@ def verify(
         unchecked["total"] = "whether it was fixed before the first release"
     if public_key is None and certificate.signature is not None:
         unchecked["signature"] = "whose it is, and whether it holds: no public key was given"
-    can_recompute = certificate.evidence is not None or training
-    try:
-        problems += _recomputed_problems(certificate, source)
-        if not training and not problems:
-            unchecked |= _unchecked_plugins(certificate.statement["scenario"])
-        if scenario is not None and not problems:
-            problems = scenario_problems(certificate, scenario, progress)
-    except PluginError as error:
-        problems.append(f"cannot be recomputed here: {error}")
-        can_recompute = False
+    problems += _recomputed_problems(certificate, source)
     if scenario is not None:
+        problems = problems or scenario_problems(certificate, scenario, progress)
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
         source = "the data"
     proof = None
@@ -156,7 +145,7 @@ def verify(
         problems=tuple(problems),
         unchecked=tuple(f"{field}: {why}" for field, why in unchecked.items()),
         signed=public_key is not None and unsigned is None,
-        has_evidence=can_recompute,
+        has_evidence=certificate.evidence is not None or training,
         source=source,
         proof=proof,
     )
@@ -173,12 +162,6 @@ def scenario_problems(
     if certificate.workflow == "training":
         return ["the certificate is about training runs; a scenario belongs to a release"]
     statement, evidence = certificate.statement, required_evidence(certificate)
-    if missing := [
-        problem
-        for plugin, group in plugins_of(statement["scenario"]).items()
-        if (problem := plugin_problem(group, plugin)) is not None
-    ]:
-        raise PluginError("; ".join(missing))
     if statement["scenario"] != scenario.description():
         return ["the certificate was issued for another scenario: its description differs"]
     if evidence.confidential["distributions_digest"] != scenario.distributions_digest():
@@ -198,16 +181,6 @@ def scenario_problems(
         for path, stated, right in differences(statement, expected)
         if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
     ]
-
-
-def _unchecked_plugins(scenario: Mapping[str, Any]) -> dict[str, str]:
-    """What stays open about plugins, and which of them could not be asked here."""
-    open_points = []
-    for plugin, group in plugins_of(scenario).items():
-        problem = plugin_problem(group, plugin)
-        here = "" if problem is None else f" (from data it cannot be recomputed here: {problem})"
-        open_points.append(f"what {plugin} computes{here}")
-    return {"plugins": "; ".join(open_points)} if open_points else {}
 
 
 def _is_safe(path: str, stated: object, recomputed: object) -> bool:
@@ -239,8 +212,6 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
             options = CertificateOptions.read_off(statement)
             expected = release_statement(evidence, options)
             problems = _too_little_noise(evidence, options, statement["noise"]["std"])
-    except PluginError:
-        raise
     except PuffersliceError as error:
         return [str(error)]
     return problems + [

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import ndtr
 
-from pufferslice._core.plugins import Plugin
 from pufferslice._core.text import MOST_SHOWN, escaped_texts, listed, quoted, shown
 from pufferslice.calibration.epsilon_delta import View, ViewRule, best_views, gaussian_delta
 from pufferslice.calibration.fit import shift_limit
@@ -261,11 +260,10 @@ def _query(scenario: Mapping[str, Any]) -> str:
         if isinstance(limits, Box):
             words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
         clipped = f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
-    plugin = f" It is {Plugin.of(query['plugin'])}." if "plugin" in query else ""
     return (
         f"One release is {scenario['one_release_is']}.\n"
         f"Query: {query['kind']} with {n} coordinate{'s' if n > 1 else ''}: "
-        f"{', '.join(map(shown, query['names']))}.{plugin}{clipped}"
+        f"{', '.join(map(shown, query['names']))}.{clipped}"
     )
 
 
@@ -276,7 +274,7 @@ def _priors(scenario: Mapping[str, Any]) -> str:
         return f"The noise was fitted to {prior['origin']} ({where})."
     lines = [
         f"  - {shown(prior['name'])}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
-        f"{', '.join([prior['origin'], *map(str, map(Plugin.of, prior.get('plugins', ())))])}"
+        f"{prior['origin']}"
         for prior in scenario["priors"]
     ]
     return (
@@ -541,8 +539,6 @@ def _run(plan: Mapping[str, Any]) -> str:
     if len(multipliers) > 1:
         noise = f"from {noise} to {max(multipliers):.6g}"
     accountant = plan["accountant"].replace("_", " ")
-    if "plugin" in plan:
-        accountant = str(Plugin.of(plan["plugin"]))
     return (
         f"  - {plan['n_steps']} steps, {plan['sampling']['kind'].replace('_', ' ')} sampling, "
         f"{plan['clipping']['kind']} clipping, noise multiplier {noise}, accountant {accountant}"

@@ -14,7 +14,6 @@ from pufferslice.cli import (
     calibrate,
     compare,
     demo,
-    export,
     init,
     ledger,
     release,
@@ -77,7 +76,6 @@ for _command in (
     train.train,
     compare.compare,
     report.report,
-    export.export,
     sign.sign,
     sign.keygen,
 ):

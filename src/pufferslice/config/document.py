@@ -141,13 +141,6 @@ Numbers = Listed[float]
 Pair = Annotated[tuple[str, str], Field(strict=False)]
 
 
-class PluginTable(Table):
-    """A plugin of an installed package, and what it is called with."""
-
-    name: Text
-    options: dict[str, Any] = Field(default_factory=dict)
-
-
 def _equal_rows(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
     if len({len(row) for row in rows}) > 1:
         raise ValueError("must be lists of one length")

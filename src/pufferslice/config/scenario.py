@@ -35,7 +35,6 @@ from pufferslice.config.document import (
     Number,
     Numbers,
     Pair,
-    PluginTable,
     Table,
     Text,
     Texts,
@@ -54,7 +53,7 @@ from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
 from pufferslice.scenario.histograms import BinnedDistribution, Histograms, Strata
-from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source, plugin_distribution
+from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
 from pufferslice.scenario.rows import DESIGNS
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
@@ -83,7 +82,7 @@ _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult_this_year": lambda: data.adult_years()[1],
 }
 """Tables by name, which ship with the library."""
-_WORLDS: Final = ("worlds", "gaussian", "plugin", "prevalence", "attribute", "markov", "volume")
+_WORLDS: Final = ("worlds", "gaussian", "prevalence", "attribute", "markov", "volume")
 """Sections that declare worlds."""
 
 
@@ -329,7 +328,7 @@ class RangeTable(Table, extra="allow"):
         return self.__pydantic_extra__
 
 
-_WHOLE_QUERIES: Final = ({"plugin"}, {"model"}, {"autocorrelation"}, {"columns", "flags"})
+_WHOLE_QUERIES: Final = ({"model"}, {"autocorrelation"}, {"columns", "flags"})
 """Keys that define the query completely."""
 _BESIDE: Final = {"distribution", "clip", "range", "scales", "scales_from"}
 """Keys that may stand beside any of them."""
@@ -388,10 +387,6 @@ class QuerySection(Table):
     )
     """A fitted model: `logistic_regression`, `linear_svm`, `linear_regression`,
     `forest_importances` or `boosting_importances` and its arguments."""
-    plugin: PluginTable | None = key(
-        None, example={"name": "trimmed_mean", "options": {"column": "age", "share": 0.1}}
-    )
-    """Instead of all of these: a query of an installed package, by `name`, and its `options`."""
     clip: dict[str, Annotated[tuple[float, float], Field(strict=False)]] | None = key(
         None, example={"age": [17, 90], "hours-per-week": [1, 99]}
     )
@@ -449,8 +444,6 @@ class QuerySection(Table):
                     f"[query] {listed(sorted(whole & keys))}: is the whole query; leave "
                     f"{listed(sorted(keys - whole))} out"
                 )
-        if self.plugin is not None:
-            return queries.plugin_query(self.plugin.name, self.plugin.options)
         if self.model is not None:
             return self.model.query()
         if self.autocorrelation is not None:
@@ -947,11 +940,6 @@ What one release is, what is protected, and how much. Run it with
     )
     """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units, or
     `components`, a list of `{ weight, mean, cov }`: a mixture."""
-    plugin: dict[str, PluginTable] = Field(
-        {}, examples=[{"before": {"name": "binomial", "options": {"n": 100, "p": 0.5}}}]
-    )
-    """Or `[plugin.NAME]` for each world: `name` and `options` of a plugin of an installed package,
-    which makes the distribution of the query, in its own units."""
     prevalence: PrevalenceSection | None = None
     attribute: AttributeSection | None = None
     markov: MarkovSection | None = None
@@ -1203,9 +1191,4 @@ def _worlds_section(file: ScenarioFile) -> object:
 def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
     if file.worlds:
         return {name: file.data.read(folder, path) for name, path in file.worlds.items()}
-    if file.plugin:
-        return {
-            name: plugin_distribution(world.name, world.options)
-            for name, world in file.plugin.items()
-        }
     return {name: world.distribution() for name, world in file.gaussian.items()}

@@ -19,7 +19,6 @@ from pufferslice.config.document import (
     Document,
     File,
     Number,
-    PluginTable,
     Table,
     Text,
     Word,
@@ -29,9 +28,7 @@ from pufferslice.config.document import (
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
-    Accountant,
     DifferingRecords,
-    PluginAccountant,
     SamplingDesign,
     TrainingPlan,
     at_most,
@@ -40,7 +37,6 @@ from pufferslice.learning import (
     from_pmf,
     mostly_at_most,
     plan_training,
-    plugin_accountant,
 )
 from pufferslice.learning.accountants import ACCOUNTANT_NAMES, accountant_named
 from pufferslice.learning.plan import check_n_steps
@@ -245,10 +241,7 @@ class GuaranteeSection(Table):
     """The claim; it has no defaults."""
 
     accountant: Annotated[str, Word(*ACCOUNTANT_NAMES)] = key(example="log-moment", used=True)
-    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret), `mean-square` or
-    `plugin`."""
-    plugin: PluginTable | None = key(None, example={"name": "own_bound", "options": {}})
-    """For accountant `plugin`: one of an installed package, by `name`, and its `options`."""
+    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret) or `mean-square`."""
     order: Number | None = key(None, example=8, used=True)
     """Rényi order, above 1."""
     epsilon: Number = key(example=8.0, used=True)
@@ -281,16 +274,6 @@ class GuaranteeSection(Table):
             return self.deltas
         others = self.deltas if "deltas" in self.model_fields_set else ()
         return tuple(dict.fromkeys((float(self.delta), *others)))
-
-    def chosen(self) -> Accountant:
-        """The accountant, of the library or of a plugin."""
-        if (self.accountant == PluginAccountant.name) != (self.plugin is not None):
-            raise ArgumentError(
-                f"plugin and accountant {PluginAccountant.name!r} go together; give both or none"
-            )
-        if self.plugin is None:
-            return accountant_named(self.accountant)
-        return plugin_accountant(self.plugin.name, self.plugin.options)
 
 
 class OutputSection(Table):
@@ -344,7 +327,7 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
     with _in_section("sampling"):
         design = file.sampling.design(n_records)
     with _in_section("guarantee"):
-        accountant = claim.chosen()
+        accountant = accountant_named(claim.accountant)
         target, deltas = claim.target(accountant.notion), claim.all_deltas()
     with _in_section("training"):
         learning = training.learning()

@@ -9,12 +9,10 @@ from pufferslice.learning.accountants import (
     Amplified,
     LogMoment,
     MeanSquare,
-    PluginAccountant,
     WorstCase,
     calibrate_multiplier,
     cost_by_count,
     mixed_cost,
-    plugin_accountant,
     run_cost,
 )
 from pufferslice.learning.amplification import amplified_divergence
@@ -40,6 +38,7 @@ from pufferslice.learning.sampling import (
     WithReplacement,
     poisson_mean_square_ratio,
 )
+from pufferslice.learning.tails import TailCap, tail_cap_estimate
 from pufferslice.learning.worlds import TwoWorlds, relabelled, two_world_prevalence
 
 __all__ = [
@@ -50,9 +49,9 @@ __all__ = [
     "LayerClipping",
     "LogMoment",
     "MeanSquare",
-    "PluginAccountant",
     "Poisson",
     "SamplingDesign",
+    "TailCap",
     "TrainingPlan",
     "TwoWorlds",
     "WithReplacement",
@@ -75,10 +74,10 @@ __all__ = [
     "mostly_at_most",
     "plan_training",
     "plan_with_noise",
-    "plugin_accountant",
     "poisson_mean_square_ratio",
     "relabelled",
     "run_cost",
     "signal_to_noise",
+    "tail_cap_estimate",
     "two_world_prevalence",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a run costs: four accountants and those of plugins, in one noise space.
+r"""What a run costs: four accountants, in one noise space.
 
 Noise of standard deviation z C is added to the *sum* of per-example gradients clipped at norm C;
 z is the noise multiplier, and nothing here depends on C. Replacing K records of a batch moves the
@@ -11,18 +11,17 @@ number D of differing records: steps add for each D, and the expectation over D 
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Literal, Protocol, final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Literal, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_count, check_one_of
-from pufferslice._core.plugins import Plugin, built_by_plugin
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe, smallest_safe_multiplier
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError, CalibrationError, PluginError
+from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.amplification import amplified_by_count, amplified_divergences
 from pufferslice.learning.differing import DifferingRecords
 from pufferslice.learning.moments import (
@@ -186,101 +185,13 @@ class Amplified:
         return np.minimum(amplified_divergences(order, multipliers, logs), log_moments)
 
 
-class AccountantLike(Protocol):
-    """What a plugin of the group `pufferslice.accountants` returns."""
-
-    @property
-    def certifies(self) -> str:
-        """A public sentence: what the cost bounds, and for whom."""
-
-    @property
-    def draws_may_be_seen(self) -> str:
-        """A public sentence: who may see which records a batch held."""
-
-    def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise an error for what the proof does not cover."""
-
-    def step_costs(
-        self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
-    ) -> Floats:
-        """Rényi divergence of a step at each noise multiplier, at most; never rises with noise."""
-
-
-@final
-@attrs.frozen(kw_only=True)
-class PluginAccountant:
-    """An accountant of an installed package, whose author answers for its proof.
-
-    Needs: `step_costs` bounds the Rényi divergence of a step, whatever the steps before it gave, so
-    that steps add for each number of differing records. Its results are checked for shape and sign
-    and used as they are.
-    """
-
-    name: ClassVar[str] = "plugin"
-    notion: ClassVar[Literal["unsliced"]] = "unsliced"
-    plugin: Plugin
-    bounds: AccountantLike = attrs.field(eq=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("certifies", "draws_may_be_seen"):
-            sentence = getattr(self.bounds, name, None)
-            if not isinstance(sentence, str) or not sentence.strip():
-                raise PluginError(
-                    f"{self.plugin} must return an accountant with the public sentence {name}"
-                )
-        for name in ("check", "step_costs"):
-            if not callable(getattr(self.bounds, name, None)):
-                raise PluginError(f"{self.plugin} must return an accountant with the method {name}")
-
-    @property
-    def certifies(self) -> str:
-        """What the cost bounds, in the words of the plugin."""
-        return self.bounds.certifies
-
-    @property
-    def draws_may_be_seen(self) -> str:
-        """Who may see the batches, in the words of the plugin."""
-        return self.bounds.draws_may_be_seen
-
-    def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise if more records differ than there are, or if the plugin refuses."""
-        sampling.discrepancy_cap(differing.largest)
-        self.bounds.check(sampling, differing)
-
-    def step_costs(
-        self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
-    ) -> Floats:
-        """Cost of a step at each noise multiplier, by the plugin; 0 if no record differs."""
-        multipliers = _checked_multipliers(noise_multipliers)
-        if not n_differing:
-            return np.zeros(len(multipliers))
-        costs = np.asarray(self.bounds.step_costs(order, sampling, n_differing, multipliers))
-        if costs.shape != multipliers.shape or costs.dtype != np.float64 or not (costs >= 0).all():
-            raise PluginError(
-                f"{self.plugin} must return costs as {len(multipliers)} floats of at least 0, got "
-                f"{costs.dtype} of shape {costs.shape}"
-            )
-        return costs
-
-
-Accountant = WorstCase | MeanSquare | LogMoment | Amplified | PluginAccountant
+Accountant = WorstCase | MeanSquare | LogMoment | Amplified
 
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = (WorstCase(), MeanSquare(), LogMoment(), Amplified())
-"""Those of the library, from the most to the least noise."""
+"""All of them, from the most to the least noise."""
 
-ACCOUNTANT_NAMES: Final = (*(accountant.name for accountant in ACCOUNTANTS), PluginAccountant.name)
+ACCOUNTANT_NAMES: Final = tuple(accountant.name for accountant in ACCOUNTANTS)
 """What files call an accountant."""
-
-
-def plugin_accountant(name: str, options: Mapping[str, Any]) -> PluginAccountant:
-    """The accountant that a plugin of an installed package makes from these options.
-
-    The plugin is an entry point of the group `pufferslice.accountants`: a function that returns an
-    object like `WorstCase`, without `name` and `notion`. It certifies unsliced claims. Its name,
-    package, version and options stand in the plan and on the certificate.
-    """
-    plugin, bounds = built_by_plugin("accountants", name, options, built_in=ACCOUNTANT_NAMES)
-    return PluginAccountant(plugin=plugin, bounds=bounds)
 
 
 def certifies_up_to_delta(accountant: Accountant) -> str:
@@ -461,7 +372,7 @@ def _run_costs(
 ) -> CountCosts:
     """Cost of the run for each count, from distinct multipliers and how often each occurs."""
     counts = differing.counts
-    if len(counts) <= FEW_COUNTS or isinstance(accountant, MeanSquare | PluginAccountant):
+    if len(counts) <= FEW_COUNTS or isinstance(accountant, MeanSquare):
         steps = (accountant.step_costs(order, sampling, int(n), multipliers) for n in counts)
         costs = np.array([float(repeats @ step) for step in steps])
         return CountCosts(costs, np.arange(len(counts)))

@@ -17,19 +17,16 @@ from pufferslice._core.checks import (
     is_a,
     plain_float,
 )
-from pufferslice._core.plugins import Plugin, plugin_problem
 from pufferslice._core.search import SAFETY
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_term
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.errors import ArgumentError, CalibrationError, PluginError
+from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.accountants import (
     Accountant,
-    PluginAccountant,
     accountant_named,
     calibrate_multiplier,
     cost_by_count,
     mixed_cost,
-    plugin_accountant,
     run_cost,
 )
 from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
@@ -165,11 +162,6 @@ class TrainingPlan:
             "n_steps": self.n_steps,
             "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
             "accountant": self.accountant.name,
-            **(
-                {"plugin": self.accountant.plugin.to_json()}
-                if isinstance(self.accountant, PluginAccountant)
-                else {}
-            ),
             "order": self.order,
             # TOML has no null
             **({} if self.block is None else {"block": int(self.block)}),
@@ -195,7 +187,7 @@ class TrainingPlan:
                 sampling=sampling_from_description(document["sampling"]),
                 clipping=clipping_of(document["clipping"]),
                 noise_multipliers=schedule_of(document["noise_multipliers"], document["n_steps"]),
-                accountant=_accountant_of(document),
+                accountant=accountant_named(document["accountant"]),
                 order=document["order"],
                 block=document.get("block"),
                 non_finite=document["non_finite"],
@@ -213,17 +205,6 @@ class TrainingPlan:
             f"TrainingPlan(n_steps={self.n_steps}, sampling={self.sampling.name!r}, "
             f"accountant={self.accountant.name!r}, order={self.order:g})"
         )
-
-
-def _accountant_of(document: Mapping[str, Any]) -> Accountant:
-    """The accountant of a plan; of a plugin, exactly the version that the plan states."""
-    if document["accountant"] != PluginAccountant.name:
-        return accountant_named(document["accountant"])
-    stated = Plugin.of(document["plugin"])
-    problem = plugin_problem("accountants", stated)
-    if problem is not None:
-        raise PluginError(problem)
-    return plugin_accountant(stated.name, document["plugin"]["options"])
 
 
 def plan_training(

@@ -18,7 +18,7 @@ from pufferslice.queries.conditions import (
     weekday,
     weekdays,
 )
-from pufferslice.queries.functions import plugin_query, row_function, table_function
+from pufferslice.queries.functions import row_function, table_function
 from pufferslice.queries.models import (
     boosting_importances,
     forest_importances,
@@ -64,7 +64,6 @@ __all__ = [
     "linear_regression",
     "linear_svm",
     "logistic_regression",
-    "plugin_query",
     "row_function",
     "summary",
     "table_function",

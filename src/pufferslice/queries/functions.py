@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries that are the user's own functions, of one row or of a table, or those of a plugin."""
+"""Queries that are the user's own functions, of one row or of a table."""
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import is_a
-from pufferslice._core.plugins import built_by_plugin, called
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, values_of, without_missing
-from pufferslice.errors import ArgumentError, PluginError, ScenarioError
+from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
 from pufferslice.queries.query import Evaluate, Level, Query, Rows, column_names
-from pufferslice.queries.statistics import STATISTICS
 
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
 """What a function returns: one number per coordinate; a single one may be bare."""
@@ -89,17 +86,19 @@ def table_function(
     return _query("table", names, columns, description, bind)
 
 
-def plugin_query(name: str, options: Mapping[str, Any]) -> Query:
-    """The query that a plugin of an installed package builds from these options.
-
-    The plugin is an entry point of the group `pufferslice.queries`: a function that returns a
-    `Query`. Its name, package, version and options are public and reach the certificate.
-    """
-    built_in = {*import_module("pufferslice.queries").__all__, *STATISTICS}
-    plugin, query = built_by_plugin("queries", name, options, built_in=built_in)
-    if not isinstance(query, Query):
-        raise PluginError(f"{plugin} must return a Query, got {type(query).__name__}")
-    return attrs.evolve(query, plugin=plugin)
+def called(function: Callable[..., Any], *args: Any) -> Any:  # the user's own
+    """The result of the user's function; the message of its exception may quote a record."""
+    try:
+        return function(*args)
+    except (PuffersliceError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the function can raise
+        *_, where = traceback.extract_tb(error.__traceback__)
+        raise ScenarioError(
+            f"the function raised {type(error).__name__} in line {where.lineno} of "
+            f"{where.filename!r}. Its message is not shown, because it may quote the data; call "
+            "the function yourself to read it"
+        ) from None
 
 
 def _query(

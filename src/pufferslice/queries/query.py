@@ -13,7 +13,6 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_finite, check_one_of, check_unique, is_a
 from pufferslice._core.files import canonical_json
-from pufferslice._core.plugins import Plugin
 from pufferslice._core.text import given, listed, quoted
 from pufferslice.data.frames import (
     MISSING_POLICIES,
@@ -220,8 +219,6 @@ class Query:
     missing: str = "refuse"
     """What a scenario does with rows that lack a value: `refuse`, or `drop-rows` (counted, and
     stated). `bound` and `outputs` always refuse them."""
-    plugin: Plugin | None = None
-    """The plugin that built it, if one did."""
 
     def __attrs_post_init__(self) -> None:
         if not self.names:
@@ -362,7 +359,6 @@ class Query:
             "range": None if self.range is None else self.range.description(),
             "scales": self.scales.tolist(),
             "missing": self.missing,
-            **({} if self.plugin is None else {"plugin": self.plugin.to_json()}),
         }
 
     def bound(self, table: object) -> Evaluate:

@@ -11,7 +11,6 @@ from pufferslice.scenario.distributions import (
 from pufferslice.scenario.priors import (
     Bootstrap,
     Resampled,
-    plugin_distribution,
 )
 from pufferslice.scenario.scenario import (
     Scenario,
@@ -40,5 +39,4 @@ __all__ = [
     "SecretPair",
     "Simulator",
     "gaussian_process",
-    "plugin_distribution",
 ]

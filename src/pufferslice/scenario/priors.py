@@ -2,7 +2,7 @@
 """Priors: the distributions of a query under each secret, and what they were made from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, final, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 import attrs
 import numpy as np
@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_at_least, check_count, check_fits, check_one_of
-from pufferslice._core.plugins import Plugin, built_by_plugin
 from pufferslice._core.text import quoted
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.errors import ArgumentError, PluginError, ScenarioError
+from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import (
     Distribution,
@@ -43,9 +42,6 @@ Source = Literal["public_model", "held_out", "released_data"]
 
 SOURCES: Final = ("public_model", "held_out", "released_data")
 """What a prior was made from; if it is the released data, the noise scale depends on them."""
-
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""How the distributions of a prior are known."""
 
 LAWS: Final = ("groups", "bootstrap", "records", "worlds")
 """What one release is; see `ONE_RELEASE`."""
@@ -112,8 +108,6 @@ class Prior:
     has_given_tables: bool = False
     """Whether the distributions are those of the query on given tables of the released data: then
     no other value than theirs may be released."""
-    plugins: tuple[Plugin, ...] = ()
-    """The plugins that made distributions, if any did."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(SOURCES, source=self.source)
@@ -164,13 +158,11 @@ class Prior:
 
     def description(self) -> dict[str, Any]:
         """What the certificate says of the prior."""
-        plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             "name": self.name,
             "source": self.source,
             "kind": self.kind,
             "origin": self.origin,
-            **({"plugins": plugins} if plugins else {}),
         }
 
     def __repr__(self) -> str:
@@ -188,33 +180,6 @@ class Resampled:
 
     def __repr__(self) -> str:
         return f"Resampled(n_replicates={self.bootstrap.n_replicates})"
-
-
-@final
-@attrs.frozen(kw_only=True)
-class PluginDistribution:
-    """A world: the distribution of the query that a plugin made, in the user's units."""
-
-    distribution: _Declared
-    plugin: Plugin
-
-
-def plugin_distribution(name: str, options: Mapping[str, Any]) -> PluginDistribution:
-    """The distribution of a query that a plugin of an installed package makes, as a world.
-
-    The plugin is an entry point of the group `pufferslice.distributions`: a function that returns a
-    `FiniteDistribution`, `SampledDistribution`, `GaussianDistribution` or `GaussianMixture`, whose
-    bounds the library knows. Its name, package and version reach the certificate; the options
-    do not, like the numbers of any declared distribution.
-    """
-    built_in = {*KINDS, *LAWS}
-    plugin, distribution = built_by_plugin("distributions", name, options, built_in=built_in)
-    if not isinstance(distribution, _Declared):
-        raise PluginError(
-            f"{plugin} must return a FiniteDistribution, SampledDistribution, "
-            f"GaussianDistribution or GaussianMixture, got {type(distribution).__name__}"
-        )
-    return PluginDistribution(distribution=distribution, plugin=attrs.evolve(plugin, options=None))
 
 
 def grouped_prior(
@@ -256,8 +221,8 @@ def grouped_prior(
 
 
 World = object
-"""A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the query,
-which may be a `PluginDistribution`."""
+"""A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the
+query."""
 
 
 @final

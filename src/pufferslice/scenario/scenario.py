@@ -39,7 +39,6 @@ from pufferslice.scenario.priors import (
     LAWS,
     ONE_RELEASE,
     Bootstrap,
-    PluginDistribution,
     Prior,
     Source,
     TableWorld,
@@ -210,11 +209,6 @@ class Scenario:
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
-        plugins = [w.plugin for w in worlds.values() if isinstance(w, PluginDistribution)]
-        worlds = {
-            secret: world.distribution if isinstance(world, PluginDistribution) else world
-            for secret, world in worlds.items()
-        }
         if any(isinstance(world, GaussianMixture) for world in worlds.values()):
             worlds = {
                 secret: GaussianMixture.weighted([world], [1.0])
@@ -252,7 +246,6 @@ class Scenario:
             has_given_tables=source == "released_data"
             and len(of_tables) == len(worlds)
             and not any(resampled),
-            plugins=tuple(dict.fromkeys(plugins)),
         )
         scenario = cls(
             distribution="worlds",

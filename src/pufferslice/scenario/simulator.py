@@ -11,10 +11,10 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count
 from pufferslice._core.files import digest
-from pufferslice._core.plugins import called
 from pufferslice.data.frames import frame_of, without_missing
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import Query
+from pufferslice.queries.functions import called
 
 DRAWS_PER_BLOCK: Final = 2**16
 """Draws made from one stream of random numbers; each block has its own."""

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training with torch under a plan: the only package that imports torch (extra `torch`).
 
-`import pufferslice` does not load it; import it by its name. The bridge to Opacus is the module
-`pufferslice.torch.opacus`, which needs the extra `opacus`.
+`import pufferslice` does not load it; import it by its name.
 """
 
 from pufferslice.errors import MissingExtraError

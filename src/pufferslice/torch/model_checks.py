@@ -56,7 +56,7 @@ def validate(model: nn.Module) -> None:
     if not is_a(model, nn.Module):
         raise ArgumentError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     inner = uncompiled(model)
-    problems = [*layer_problems(inner), *_parameter_problems(inner)]
+    problems = [*_layer_problems(inner), *_parameter_problems(inner)]
     if problems:
         raise ArgumentError(f"the model cannot be trained under a plan: {'; '.join(problems)}")
 
@@ -67,7 +67,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def layer_problems(model: nn.Module) -> list[str]:
+def _layer_problems(model: nn.Module) -> list[str]:
     """Why its layers, in their present modes, cannot be trained under a plan."""
     problems = ((name, layer, _layer_problem(layer)) for name, layer in model.named_modules())
     return [

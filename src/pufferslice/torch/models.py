@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models to train under a plan: the paper's ResNet-22 and two small ones.
 
-They compute each example alone, by plain convolutions and linear layers, and train with `Trainer`
-and with Opacus. Weights are drawn from a public seed; torch's global generator is neither read nor
+They compute each example alone, by plain convolutions and linear layers, and train with
+`Trainer`. Weights are drawn from a public seed; torch's global generator is neither read nor
 changed.
 """
 

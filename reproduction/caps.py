@@ -15,7 +15,7 @@ full dimension.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 import attrs
@@ -36,11 +36,11 @@ from pufferslice._core.checks import (
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.differing import DrawPair, exceedances
 from pufferslice.learning.moments import log_mean_exp
-from pufferslice.sensitivity.concentration import dkw_halfwidth, split
+from pufferslice.learning.tails import TailCap, checked_counts, checked_replicates
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
 
 _ROUNDING: Final = 1e-12
-"""Relative error allowed in a symmetric matrix, a sum of probabilities and a rank."""
+"""Relative error allowed in a symmetric matrix and in a sum of probabilities."""
 
 _quiet: Final = np.errstate(over="ignore", invalid="ignore")
 """`_finite` reports overflow, as an error and not as a warning."""
@@ -440,22 +440,6 @@ def recipe_noise(
     )
 
 
-@final
-@attrs.frozen(kw_only=True)
-class TailCap:
-    """A count that is exceeded with probability at most `tail_probability`.
-
-    It gives an (epsilon, delta) claim whose delta includes the tail, never a Rényi claim.
-    """
-
-    value: int
-    """The count."""
-    tail_probability: float
-    """Over the coupled data and the batch; belongs to delta."""
-    failure_probability: float
-    """That the bound itself is wrong, over the simulation; 0 if the distribution is known."""
-
-
 class AcrossRounds(NamedTuple):
     """What the tail caps of a run leave open; two numbers that must not be added."""
 
@@ -477,7 +461,7 @@ def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: f
     1
     """
     check_between(0, 1, tail_probability=tail_probability)
-    values, logs = _counts(counts=counts), locked(log_probabilities)
+    values, logs = checked_counts(counts=counts), locked(log_probabilities)
     if values.shape != logs.shape or not np.all(np.diff(values) > 0):
         raise ArgumentError(
             "counts must ascend and have one log probability each; "
@@ -574,58 +558,8 @@ def mean_square_cap_estimate(
     """
     return max(
         float(np.mean(draws.astype(np.float64) ** 2)) + discrepancy_cap**2 * slack
-        for draws, slack in _replicates(instances, discrepancy_cap, failure_probability)
+        for draws, slack in checked_replicates(instances, discrepancy_cap, failure_probability)
     )
-
-
-def tail_cap_estimate(
-    *instances: Integers,
-    discrepancy_cap: int,
-    tail_probability: float,
-    failure_probability: float,
-) -> TailCap:
-    """A count that the discrepancy exceeds with probability at most `tail_probability`.
-
-    The order statistic of rank ceil((1 - (delta - e)) M), with e the DKW half-width; the cap of
-    every draw if delta is not above e. The largest of all instances (prior and pair of secrets)
-    counts, and the failure probability is split evenly over them.
-    Guarantee: for every instance, except with probability `failure_probability` over the
-    simulation.
-    Use: (epsilon, delta) claims. For a run, give counts of differing records in the whole data,
-    with the number of records as `discrepancy_cap`: one tail for all rounds, which
-    `mostly_at_most` takes into a plan. Of discrepancies in batches, `across_rounds` adds the tails.
-    Needs: independent replicates of the coupling and the batch, none above `discrepancy_cap`.
-    Source: lem:dkw_huc_cap, cor:uniform_huc_cap.
-    """
-    check_between(0, 1, tail_probability=tail_probability)
-    value = 0
-    for draws, slack in _replicates(instances, discrepancy_cap, failure_probability):
-        n_above = math.floor((tail_probability - slack) * len(draws) * (1 - _ROUNDING))
-        is_known = tail_probability > slack
-        rank = len(draws) - 1 - n_above
-        value = max(value, int(np.sort(draws)[rank]) if is_known else discrepancy_cap)
-    return TailCap(
-        value=value, tail_probability=tail_probability, failure_probability=failure_probability
-    )
-
-
-def _replicates(
-    instances: Sequence[Integers], discrepancy_cap: int, failure_probability: float
-) -> Iterator[tuple[Integers, float]]:
-    """The counts of each instance, checked, and their DKW half-width."""
-    check_count(0, discrepancy_cap=discrepancy_cap)
-    if not instances:
-        raise ArgumentError("discrepancies must hold the counts of at least one instance, got none")
-    share = split(failure_probability, len(instances))
-    for counts in instances:
-        draws = _counts(discrepancies=counts)
-        n_beyond = np.count_nonzero(draws > discrepancy_cap)
-        if n_beyond:
-            raise ArgumentError(
-                f"discrepancies must not exceed discrepancy_cap {discrepancy_cap}; {n_beyond} of "
-                f"{draws.size} do"
-            )
-        yield draws, dkw_halfwidth(len(draws), share)
 
 
 def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) -> AcrossRounds:
@@ -726,16 +660,3 @@ def _mean_discrepancy(batch_size: int, mismatch_probability: float) -> float:
     check_count(1, batch_size=batch_size)
     check_share(mismatch_probability=mismatch_probability)
     return batch_size * mismatch_probability
-
-
-def _counts(**named: Integers) -> Integers:
-    ((name, numbers),) = named.items()
-    values = np.asarray(numbers)
-    # Checked as what they become: unsigned integers from 2^63 on would turn negative.
-    counts = values.astype(np.int64) if values.dtype.kind in "iu" else None
-    if counts is None or counts.ndim != 1 or counts.size == 0 or counts.min() < 0:
-        raise ArgumentError(
-            f"{name} must be a non-empty vector of integers, none negative; "
-            f"got {values.dtype} of shape {values.shape}"
-        )
-    return locked_integers(counts)

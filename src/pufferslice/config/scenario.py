@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scenario.toml as a typed model, and the request that it stands for.
-
-Flags of the command line build the same document, so both are checked by this model.
-"""
+"""scenario.toml as a typed model, and the request that it stands for."""
 
 import contextlib
 import math
@@ -1019,11 +1016,11 @@ def read_request(
     spill: Spill = spill_files,
     bar: Bar = no_bar,
     *,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
 ) -> Request:
     """Read scenario.toml; paths in it, but no URLs, are relative to its folder.
 
-    `overrides` replace keys, each as `section.key=value` in TOML.
+    `overrides` replace keys, each as `section.key=value`.
     """
     try:
         document = parsed_toml(read_bytes(path, "settings"))
@@ -1032,7 +1029,7 @@ def read_request(
             f"{str(path)!r} is not TOML: {error}. Give a scenario.toml, as `pufferslice init` "
             "writes it; path in its [data] names the table"
         ) from error
-    return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill, bar)
+    return request_of(overridden(document, overrides or ()), Path(path).parent, scan, spill, bar)
 
 
 def request_of(

@@ -30,6 +30,7 @@ from pufferslice.queries import (
     Box,
     above,
     columns,
+    contingency_table,
     equals,
     logistic_regression,
     row_function,
@@ -188,6 +189,11 @@ IN_PYTHON = {
     ),
     "large labels": lambda _: ps.Scenario.from_groups(
         pa.table({"s": [NUMBER * 2**40, 1.5], "x": [1.0, 2.0]}), secret="s", query=MEAN
+    ),
+    "a level near rare labels": lambda _: ps.Scenario.from_groups(
+        pa.table({"s": ["a", "b"] * 9, "who": [NAME] * 9 + [f"{NAME}s"] * 9}),
+        secret="s",
+        query=contingency_table({"who": ["MARK-Jan-Do-7"]}, statistic="count"),
     ),
     "an unknown pair": lambda _: ps.Scenario.from_groups(
         TABLE, secret="site", query=MEAN, pairs=[("a", "c")]

@@ -185,7 +185,7 @@ class TestPrevalence:
 
     def test_a_group_that_a_world_does_not_have(self):
         table = pa.table({"ill": ["yes", "no"] * 4, "x": [0.0, 1, 2, 3] * 2})
-        query = group_by({"x": [99, 2]}, mean=["x"])
+        query = group_by({"x": [99, 2]}, mean=["x"], allow_empty=True)
         scenario = prevalence(table, shares=[0.25, 0.5], query=query)
         declared = scenario.priors[0].declared["50 %"]
         assert declared.mean.tolist() == [0.0, 2.0]

@@ -361,6 +361,8 @@ class QuerySection(Table):
     cells: Literal["count", "rate"] | None = key(None, example="count")
     """With `by`, instead of statistics: how many rows each group has, or which share; a histogram
     or a contingency table."""
+    allow_empty: bool = key(default=False, example=True)
+    """With `by`: accept `values` that no row has, as of a code list with empty cells."""
     autocorrelation: AutocorrelationTable | None = key(
         None, example={"column": "kwh", "time": "start", "lags": [1, 24]}
     )
@@ -456,6 +458,8 @@ class QuerySection(Table):
             )
         if self.cells is not None and not self.by:
             raise ArgumentError("[query] cells: needs by, the groups that are counted")
+        if self.allow_empty and not self.by:
+            raise ArgumentError("[query] allow_empty: is for by; leave it out")
         if not self.by:
             return summary(**statistics)
         by = {group.column: group.groups() for group in self.by}
@@ -464,8 +468,8 @@ class QuerySection(Table):
                 "[query] by: names a column twice; give all groups of a column together"
             )
         if self.cells is not None:
-            return queries.contingency_table(by, statistic=self.cells)
-        return queries.group_by(by, **statistics)
+            return queries.contingency_table(by, statistic=self.cells, allow_empty=self.allow_empty)
+        return queries.group_by(by, allow_empty=self.allow_empty, **statistics)
 
 
 class BootstrapSection(Table):

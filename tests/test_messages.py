@@ -157,16 +157,9 @@ IN_PYTHON = [
         "distribution 'worlds' needs exactly one section that declares them",
     ),
 ]
-CLAIM = "--notion joint --order 4 --epsilon 1 --directions 4 --seed 7"
 ON_THE_COMMAND_LINE = [
-    (
-        "calibrate --dataset adult --secret race --distribution groups --notion joint --order 4",
-        "--epsilon, --directions, --seed: required",
-    ),
-    (
-        f"calibrate --dataset adult --secret race --distribution records {CLAIM}",
-        "distribution 'records' needs --columns, the numeric columns of one row",
-    ),
+    ("calibrate", "there is no scenario.toml in this folder; name a scenario file"),
+    ("calibrate worlds.toml --set epsilon=2", "--set 'epsilon' must be section.key=value"),
     (
         "release worlds.toml --certificate c.json --ledger l --out r.json --group a",
         "distribution 'worlds' has no rows to choose among; use --rows FILE",

@@ -18,50 +18,61 @@ from pufferslice import __version__
 from pufferslice.certificate import Certificate
 from pufferslice.cli.app import app, run
 
-FLAGS = (
-    "calibrate --data people.csv --secret site --columns pay,age --distribution records --notion "
-    "joint --order 4 --epsilon 1 --directions 50 --seed 7 --json"
-)
+CALIBRATE = "calibrate records.toml --json"
 CERTIFY = "calibrate scenario.toml --out c.json"
 RELEASE = "release scenario.toml --certificate c.json --ledger l.ledger"
 
 
-def with_flags(**changes):
-    flags = shlex.split(FLAGS)
-    for name, value in changes.items():
-        flag = f"--{name.replace('_', '-')}"
-        if flag in flags:
-            flags[flags.index(flag) + 1] = value
-        else:
-            flags += [flag, value]
-    return shlex.join(flags)
+@pytest.fixture(autouse=True)
+def records(folder):
+    """A scenario of single rows beside that of groups."""
+    (folder / "records.toml").write_text("""
+[data]
+path = "people.csv"
+[secret]
+column = "site"
+[query]
+distribution = "records"
+columns = ["pay", "age"]
+[profile]
+n_directions = 50
+seed = 7
+[guarantee]
+notion = "joint"
+order = 4
+epsilon = 1
+""")
 
 
 def test_calibrate_prints_one_json_object(folder, ask):
-    answer = ask(FLAGS).json
+    answer = ask(CALIBRATE).json
     assert (answer["epsilon"], answer["order"], answer["notion"]) == (1.0, 4.0, "joint")
     assert (answer["dim"], answer["n_directions"], answer["failure_probability"]) == (2, 50, 0)
     assert 0 < answer["spent"] <= 1 < answer["unsliced_epsilon"]
-    assert ask(FLAGS).json["noise_std"] == answer["noise_std"]
-    line = ask(with_flags(columns="pay")).json
+    assert ask(CALIBRATE).json["noise_std"] == answer["noise_std"]
+    line = ask(CALIBRATE, """--set 'query.columns=["pay"]'""").json
     assert (line["dim"], line["n_directions"]) == (1, 1)
     assert line["unsliced_epsilon"] == pytest.approx(line["spent"], rel=1e-9)
 
 
 def test_choices_order_the_noise(folder, ask):
-    changes = [{"notion": "average"}, {}, {"envelope": "worst-gap"}, {"rule": "closed-form"}]
-    stds = [ask(with_flags(**change)).json["noise_std"] for change in changes]
+    changes = [
+        "--set guarantee.notion=average",
+        "",
+        "--set calibration.envelope=worst-gap",
+        "--set calibration.rule=closed-form",
+    ]
+    stds = [ask(CALIBRATE, change).json["noise_std"] for change in changes]
     assert stds == sorted(set(stds))
-    assert ask(with_flags(notion="unsliced")).json["noise_std"] > stds[1]
+    assert ask(CALIBRATE, "--set guarantee.notion=unsliced").json["noise_std"] > stds[1]
 
 
 def test_point_masses_by_hand(folder, ask):
     """Two groups, one column: the noise is order * gap^2 / (2 epsilon)."""
     (folder / "two.csv").write_text("g,x\na,1\na,3\nb,5\nb,7\n")
-    answer = ask(
-        "calibrate --data two.csv --secret g --mean x --distribution groups --notion average "
-        "--order 4 --epsilon 2 --directions 1 --seed 0 --json"
-    )
+    query = """'query={distribution="groups", mean=["x"]}'"""
+    claim = "--set guarantee.notion=average --set guarantee.epsilon=2"
+    answer = ask(CALIBRATE, f"--set data.path=two.csv --set secret.column=g --set {query}", claim)
     assert answer.json["noise_std"] ** 2 == pytest.approx(4 * 4.0**2 / (2 * 2), rel=1e-9)
 
 
@@ -201,29 +212,34 @@ def test_sign_and_verify(folder, ask):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("change", "words"),
     [
-        ({"order": "1"}, "order must be a finite number greater than 1, got 1.0"),
-        ({"epsilon": "nan"}, "epsilon"),
-        ({"notion": "joined"}, "notion: must be"),
-        ({"secret": "sites"}, "Did you mean 'site'"),
-        ({"columns": "pay,agee"}, "Did you mean 'age'"),
-        ({"columns": "pay,pay"}, "repeats"),
-        ({"columns": "site"}, "must hold numbers"),
-        ({"distribution": "groups"}, "--columns is for distribution 'records'"),
-        ({"directions": "0"}, "n_directions"),
-        ({"rule": "closed-form", "envelope": "transport"}, "worst-gap formula"),
-        ({"data": "absent.csv"}, "absent.csv"),
-        ({"data": "people.txt"}, "people.txt"),
-        ({"scales": "1,a"}, "--scales must be numbers"),
-        ({"scales": "1"}, "scales"),
-        ({"low": "0,0", "high": "1"}, "high"),
-        ({"delta": "2"}, "delta"),
-        ({"quantiles": "1"}, "quantiles"),
+        ("guarantee.order=1", "order must be a finite number greater than 1, got 1"),
+        ("guarantee.epsilon=nan", "epsilon"),
+        ("guarantee.notion=joined", "notion: must be"),
+        ("guarantee.epsilonn=2", "did you mean 'epsilon'"),
+        ("guarantee.deltas=[2]", "delta"),
+        ("guarantee={notion='joint',epsilon=1}", "[guarantee] order: is required"),
+        ("secret.column=sites", "Did you mean 'site'"),
+        ("secret={bins={column='age',quantiles=1}}", "quantiles"),
+        ("query.columns=['pay','agee']", "Did you mean 'age'"),
+        ("query.columns=['pay','pay']", "repeats"),
+        ("query.columns=['site']", "must hold numbers"),
+        ("query.columns=[]", "at least one name or flag"),
+        ("query.distribution=groups", "needs a query of a table"),
+        ("query.scales=[1]", "scales"),
+        ("query.scales=ten", "[query] scales: must be"),
+        ("query.range={low=[0,0],high=[1]}", "high"),
+        ("query.range={pay=[1]}", "[query] range.pay"),
+        ("profile.n_directions=0", "n_directions"),
+        ("calibration={rule='closed-form',envelope='transport'}", "worst-gap formula"),
+        ("data.path=absent.csv", "absent.csv"),
+        ("data.path=people.txt", "people.txt"),
+        ("epsilon=2", "--set 'epsilon' must be section.key=value"),
     ],
 )
-def test_wrong_use_exits_2_and_says_why(folder, ask, changes, words):
-    answer = ask(with_flags(**changes), "--out c.json")
+def test_wrong_use_exits_2_and_says_why(folder, ask, change, words):
+    answer = ask(CALIBRATE, shlex.quote(f"--set={change}"), "--out c.json")
     assert (answer.code, answer.out) == (2, "")
     assert words in answer.err
     assert not (folder / "c.json").exists()
@@ -231,21 +247,33 @@ def test_wrong_use_exits_2_and_says_why(folder, ask, changes, words):
 
 @pytest.mark.parametrize(
     "line",
-    ["calibrate", "calibrate --colour blue", "calibrate scenario.toml --data people.csv", "fly",
-     FLAGS.replace("--columns pay,age", ""), "calibrate --data people.csv --secret site",
+    ["calibrate --colour blue", "calibrate scenario.toml --data people.csv", "fly",
      "calibrate scenario.toml --out nowhere/c.json"],
 )  # fmt: skip
 def test_missing_and_unknown_words(folder, ask, line):
     assert ask(line).code == 2
 
 
+def test_the_scenario_of_this_folder_needs_no_name(folder, ask):
+    named, found = ask("calibrate scenario.toml --json"), ask("calibrate --json")
+    assert (found.code, found.err) == (0, "Reading scenario.toml\n")
+    assert json.loads(found.out)["noise_std"] == named.json["noise_std"]
+    (folder / "scenario.toml").unlink()
+    absent = ask("calibrate")
+    assert (absent.code, absent.out) == (2, "")
+    command = absent.err.split("`")[1].removeprefix("pufferslice ")
+    assert ask(command).code == ask("calibrate").code == 0
+
+
 def test_missing_values_are_counted(folder, ask):
     text = (folder / "people.csv").read_text().splitlines()
     text[5] = "a,?,40"
     (folder / "people.csv").write_text("\n".join(text) + "\n")
-    assert ask(FLAGS).code == 2
-    assert "1 of 120 rows" in ask(FLAGS, "--null-value ?").err
-    assert ask(FLAGS, "--null-value ? --missing drop-rows").json["rows_dropped"] == 1
+    assert ask(CALIBRATE).code == 2
+    null = """--set 'data.null_values=["?"]'"""
+    assert "1 of 120 rows" in ask(CALIBRATE, null).err
+    dropped = ask(CALIBRATE, null, "--set data.missing=drop-rows").json
+    assert dropped["rows_dropped"] == 1
 
 
 def test_init_writes_a_scenario_that_runs_and_never_overwrites(folder, ask):
@@ -257,19 +285,6 @@ def test_init_writes_a_scenario_that_runs_and_never_overwrites(folder, ask):
     assert "cannot write" in ask("calibrate scenario.toml --out people.csv/c.json").err
 
 
-def test_bootstrap_and_rates_from_flags(folder, ask):
-    common = "calibrate --data people.csv --secret site --notion joint --order 4 --epsilon 1 "
-    answer = ask(
-        common,
-        "--mean pay --std pay --distribution bootstrap --replicates 30 --directions 20 --seed 7 "
-        "--rate 'age>=40' --low 0,0,0 --high 99,99,1 --delta 1e-6 --json",
-    ).json
-    assert answer["dim"] == 3
-    assert {view["delta"] for view in answer["views"]} == {1e-6}
-    wrong = ask(common, "--distribution groups --directions 20 --seed 7 --rate age")
-    assert (wrong.code, "--rate must be column=value" in wrong.err) == (2, True)
-
-
 def test_help_and_json_in_a_real_process(folder):
     def process(line):
         command = [Path(sys.executable).with_name("pufferslice"), *shlex.split(line)]
@@ -278,9 +293,9 @@ def test_help_and_json_in_a_real_process(folder):
     commands = process("--help").stdout
     for command in ("init", "demo", "calibrate", "spent", "release", "verify"):
         assert command in commands
-    done = process(FLAGS)
+    done = process(CALIBRATE)
     assert (done.returncode, done.stderr, json.loads(done.stdout)["n_directions"]) == (0, "", 50)
-    refused = process(with_flags(order="1"))
+    refused = process(f"{CALIBRATE} --set guarantee.order=1")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "Traceback" not in refused.stderr
 
@@ -378,13 +393,6 @@ def test_a_folder_or_a_table_in_place_of_a_scenario_is_wrong_use(folder, ask):
     for name, words in ((".", "it is a folder"), ("people.csv", "path in its [data]")):
         refused = ask("calibrate", name)
         assert (refused.code, words in refused.err) == (2, True)
-
-
-def test_an_override_that_is_no_toml_is_shown_with_quotes_for_the_shell(folder, ask):
-    refused = ask("calibrate scenario.toml --set guarantee.notion=joint")
-    assert (refused.code, "'guarantee.notion'" in refused.err) == (2, True)
-    hint = refused.err.rpartition(": ")[2].strip()
-    assert ask("calibrate scenario.toml", hint).code == 0
 
 
 def test_the_version(ask):

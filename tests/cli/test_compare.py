@@ -99,11 +99,24 @@ def test_wrong_use_in_words(ask, flags, code, words):
     assert (answer.code, words in answer.err) == (code, True), answer.err
 
 
+def test_another_claim_for_one_call(scenario, ask):
+    plain = ask(COMPARE, "--json").json
+    doubled = ask(COMPARE, "--set guarantee.epsilon=2 --set guarantee.order=3 --json").json
+    assert (plain["order"], plain["epsilon"]) == (4, 1)
+    assert (doubled["order"], doubled["epsilon"]) == (3, 2)
+    claim = 'notion = "guess"\nat_most = 0.6\n'
+    scenario.write_text(scenario.read_text().split("[guarantee]")[0] + f"[guarantee]\n{claim}")
+    refused = ask(COMPARE)
+    assert (refused.code, "claims" in refused.err) == (2, True)
+    # The error ends with a flag that mends it.
+    assert ask(COMPARE, refused.err.rpartition(", as ")[2]).code == 0
+
+
 @pytest.mark.parametrize(
     ("part", "instead", "words"),
     [
         ("[profile]", '[profile]\nkind = "sphere"', "a kind other than the sphere"),
-        ("order = 4", 'claim = "epsilon-delta"\ndelta = 1e-5', "both --order and --epsilon"),
+        ("order = 4", 'claim = "epsilon-delta"\ndelta = 1e-5', "--set 'guarantee={notion="),
         ('kind = "empirical"', 'kind = "sampled"', "compared on declared distributions"),
     ],
     ids=["sphere", "delta", "sampled"],

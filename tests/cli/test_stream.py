@@ -31,10 +31,8 @@ epsilon = 1.0
 [calibration]
 effort = "quick"
 """
-FLAGS = (
-    "calibrate --data parts --secret g --distribution records --columns x,y --notion unsliced"
-    " --range=-6:6,0:20 --order 4 --epsilon 1 --directions 6 --seed 7 --effort quick --json"
-)
+CALIBRATE = "calibrate scenario.toml --json"
+IN_MEMORY = "calibrate memory.toml --json"
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +43,7 @@ def folder(tmp_path, monkeypatch):
     table = write_parts(tmp_path, 2, 400)
     pq.write_table(table.slice(0, 1), tmp_path / "row.parquet")
     (tmp_path / "scenario.toml").write_text(SCENARIO)
+    (tmp_path / "memory.toml").write_text(SCENARIO.replace("bins = 256\n", ""))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert not list(temporary.iterdir()), "a temporary folder was left"
@@ -55,24 +54,23 @@ def noise_of(answer):
     return json.loads(answer.out)["noise_std"]
 
 
-def test_flags_and_what_decides_when_they_are_left_out(ask):
-    coupled = ask(FLAGS, "--prior empirical --bins 256")
+def test_what_decides_when_strata_are_left_out(ask):
+    coupled = ask(CALIBRATE)
     assert "0.0122 MiB in a temporary folder, which is removed" in coupled.err
-    assert noise_of(coupled) == noise_of(ask(FLAGS, "--prior empirical --bins 256 --strata"))
-    ranged = ask(FLAGS, "--prior empirical --bins 256 --no-strata")
+    assert noise_of(coupled) == noise_of(ask(CALIBRATE, "--set data.strata=true"))
+    ranged = ask(CALIBRATE, "--set data.strata=false")
     assert ranged.err == ""
     assert noise_of(ranged) > 3 * noise_of(coupled)
-    sliced = FLAGS.replace("unsliced", "joint").replace(" --effort quick", "")
-    sampled = "--prior sampled --bins 256"
-    for line in (f"{sliced} --prior empirical --bins 256", f"{FLAGS} {sampled}"):
+    sliced = f"{CALIBRATE} --set guarantee.notion=joint --set calibration.effort=thorough"
+    for line in (sliced, f"{CALIBRATE} --set prior.kind=sampled"):
         assert ask(line).err == ""
-    assert "removed" in ask(sliced, "--prior empirical --bins 256 --strata").err
+    assert "removed" in ask(sliced, "--set data.strata=true").err
 
 
 def test_near_rows_in_memory(ask):
-    streamed = noise_of(ask(FLAGS, "--prior empirical --bins 4096 --shape isotropic"))
-    whole = noise_of(ask(FLAGS, "--prior empirical --shape isotropic"))
-    assert whole == pytest.approx(streamed, rel=0.02)
+    isotropic = "--set calibration.shape=isotropic"
+    streamed = noise_of(ask(CALIBRATE, isotropic, "--set data.bins=4096"))
+    assert noise_of(ask(IN_MEMORY, isotropic)) == pytest.approx(streamed, rel=0.02)
 
 
 def test_from_a_file_to_a_release(ask, folder):
@@ -114,11 +112,8 @@ def shelf(folder):
 
 @pytest.mark.usefixtures("shelf")
 def test_urls_of_data(ask, folder):
-    alone = noise_of(ask(FLAGS, "--prior empirical --bins 256"))
-    url = FLAGS.replace("--data parts", "--data memory://parts")
-    assert noise_of(ask(url, "--prior empirical --bins 256")) == alone
-    whole = noise_of(ask(FLAGS, "--prior empirical"))
-    assert noise_of(ask(url, "--prior empirical")) == whole
+    for line in (CALIBRATE, IN_MEMORY):
+        assert noise_of(ask(line, "--set data.path=memory://parts")) == noise_of(ask(line))
     (folder / "scenario.toml").write_text(SCENARIO.replace('"parts"', f'"file://{folder}/parts"'))
     ask("calibrate scenario.toml --out certificate.json")
     assert "file://" not in (folder / "certificate.json").read_text()
@@ -138,7 +133,7 @@ def test_urls_of_data(ask, folder):
         "--checkpoint s3://me:hunter2@bucket/scan",
         "--strata-folder s3://me:hunter2@bucket/kept",
         "--ledger s3://me:hunter2@bucket/a.ledger",
-        "--set data.path='s3://me:hunter2@bucket/people.parquet'",
+        "--set data.path=s3://me:hunter2@bucket/people.parquet",
         "--set data.path='https://host/people.parquet?key=hunter2'",
         "--set data.path='https://host/people.json?key=hunter2'",
     ],
@@ -165,10 +160,10 @@ def test_a_certificate_is_of_strata_or_of_the_range(ask, folder):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{FLAGS} --strata", "[data] strata: is for streamed rows"),
-        (f"{FLAGS} --strata-folder kept", "--strata-folder is for streamed data whose rows"),
+        (f"{IN_MEMORY} --set data.strata=true", "[data] strata: is for streamed rows"),
+        (f"{IN_MEMORY} --strata-folder kept", "--strata-folder is for streamed data whose rows"),
         (
-            f"{FLAGS} --prior sampled --bins 64 --strata",
+            f"{CALIBRATE} --set prior.kind=sampled --set data.strata=true",
             "[data] strata: couplings of samples bound the samples alone",
         ),
         ("verify certificate.json --strata-folder kept", "give --scenario too"),

@@ -33,8 +33,35 @@ def test_overrides():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "=", "a.b", "seed=1", "guarantee.notion=joint", "a.b=1\nc=3", "a.b=1\n[d]\ne=2"]
+    ("text", "value"),
+    [
+        ("joint", "joint"),
+        (" joint", "joint"),
+        ("'joint'", "joint"),
+        ('"2"', "2"),
+        ("2", 2),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ("[1, 2", "[1, 2"),
+        (">50K", ">50K"),
+        ("s3://a/b?c=d#e", "s3://a/b?c=d#e"),
+        ("1 # one", 1),
+        ("1\nc=3", "1\nc=3"),
+        ("", ""),
+    ],
 )
+def test_a_value_is_toml_or_else_a_string(text, value):
+    (held,) = overridden({}, [f"a.b={text}"])["a"].values()
+    assert (held, type(held)) == (value, type(value))
+
+
+def test_a_table_replaces_a_section():
+    document = {"guarantee": {"notion": "guess", "at_most": 0.6}}
+    changed = overridden(document, ['guarantee={notion="joint"}', "guarantee.order=4"])
+    assert changed == {"guarantee": {"notion": "joint", "order": 4}}
+
+
+@pytest.mark.parametrize("wrong", ["", "=", "a.b", "seed=1", "seed=joint", "a b=1", "a.b=\udcff"])
 def test_wrong_overrides(wrong):
     with pytest.raises(ArgumentError, match="--set"):
         overridden({}, [wrong])

@@ -195,44 +195,30 @@ words = st.one_of(st.sampled_from(ODD_TEXTS).filter(lambda s: "\0" not in s), st
 numbers = st.sampled_from(ODD_NUMBERS).map(repr)
 
 CALIBRATE = {
-    "--data": st.sampled_from(["people.csv", "people.parquet", "nothing.csv", ".", "*.parquet"]),
-    "--secret": st.sampled_from(["site", "pay", "site,pay", "none", ""]),
-    "--quantiles": numbers,
-    "--distribution": st.sampled_from(["groups", "records", "bootstrap", "worlds", "none"]),
-    "--columns": st.sampled_from(["pay,age", "pay", "site", "", "pay,pay"]),
-    "--mean": st.sampled_from(["pay,age", "site", ""]),
-    "--std": st.sampled_from(["pay", ""]),
-    "--rate": st.sampled_from(["site=a", "pay>30", "pay", "=", ">", "pay>x"]),
-    "--scales": st.lists(numbers, max_size=3).map(",".join),
-    "--low": st.lists(numbers, max_size=2).map(",".join),
-    "--high": st.lists(numbers, max_size=2).map(",".join),
-    "--range": st.sampled_from(["0:100,0:100", "0:100", "1:0", ":", "nan:inf", "a:b"]),
-    "--bins": numbers,
-    "--prior": st.sampled_from(["empirical", "sampled", "x"]),
-    "--band": st.sampled_from(["dkw", "order-statistics", "x"]),
-    "--replicates": numbers,
-    "--source": st.sampled_from(["held-out", "public-model", "x"]),
-    "--claim": st.sampled_from(["srpp", "epsilon-delta", "x"]),
-    "--notion": st.sampled_from(["joint", "average", "unsliced", "average-over-batches", "x"]),
-    "--order": numbers,
-    "--epsilon": numbers,
-    "--delta": numbers,
-    "--failure-probability": numbers,
-    "--profile": st.sampled_from(["uniform", "sphere", "whole-sphere", "x"]),
-    "--directions": st.sampled_from(["0", "1", "5", "-3", "1e3", "x"]),
-    "--seed": numbers,
-    "--rule": st.sampled_from(["tight", "closed-form", "x"]),
-    "--envelope": st.sampled_from(["transport", "worst-gap", "exact", "x"]),
-    "--workers": st.sampled_from(["0", "-1", "x"]),
-    "--checkpoint": st.sampled_from(["scan", "people.csv", "no/such/scan"]),
-    "--ledger": st.sampled_from(["ledger", "people.csv", "no/such"]),
-    "--missing": st.sampled_from(["refuse", "drop-rows", "x"]),
-    "--null-value": words,
-}  # fmt: skip
-FIRST = {
-    "--data": "people.csv", "--secret": "site", "--distribution": "records", "--columns": "pay,age",
-    "--notion": "joint", "--order": "4", "--epsilon": "1", "--directions": "3", "--seed": "7",
-}  # fmt: skip
+    "data.path": st.sampled_from(["people.csv", "people.parquet", "nothing.csv", "."]),
+    "data.missing": st.sampled_from(["refuse", "drop-rows", "x"]),
+    "data.null_values": words,
+    "secret.column": st.sampled_from(["site", "pay", "site,pay", "none", ""]),
+    "query.distribution": st.sampled_from(["groups", "records", "bootstrap", "worlds", "none"]),
+    "query.columns": st.sampled_from(['["pay"]', '["site"]', "[]", '["pay", "pay"]', "pay"]),
+    "query.mean": st.sampled_from(['["pay"]', "[]", "pay"]),
+    "query.scales": st.lists(numbers, max_size=3).map(",".join),
+    "query.range": st.sampled_from(["{low=[0,0], high=[1,1]}", "{pay=[1,0]}", "[nan, inf]"]),
+    "prior.kind": st.sampled_from(["empirical", "sampled", "x"]),
+    "prior.source": st.sampled_from(["held-out", "public-model", "x"]),
+    "guarantee": st.sampled_from(["{notion='guess', at_most=0.6}", "{}", "x"]),
+    "guarantee.notion": st.sampled_from(["joint", "unsliced", "average-over-batches", "x"]),
+    "guarantee.order": numbers,
+    "guarantee.epsilon": numbers,
+    "guarantee.delta": numbers,
+    "guarantee.failure_probability": numbers,
+    "profile.kind": st.sampled_from(["uniform", "sphere", "whole-sphere", "x"]),
+    "profile.n_directions": st.sampled_from(["0", "1", "5", "-3", "1e3", "x"]),
+    "profile.seed": numbers,
+    "calibration.rule": st.sampled_from(["tight", "closed-form", "x"]),
+    "calibration.envelope": st.sampled_from(["transport", "worst-gap", "exact", "x"]),
+    "": words,
+}
 
 ACCOUNT = {
     "--n-records": numbers, "--sampling": st.sampled_from(["poisson", "with-replacement", "x"]),
@@ -259,10 +245,13 @@ def flags(draw, known, first):
     return [part for flag in extra.items() for part in flag]
 
 
-@given(extra=flags(CALIBRATE, FIRST))
+@given(data=st.data(), keys=st.lists(st.sampled_from(sorted(CALIBRATE)), min_size=1, max_size=3))
 @slow_to_make
-def test_calibrate_with_odd_flags(place, extra):
-    command(place(*DATA), "calibrate", *extra, "--json", "--out", "made.json")
+def test_calibrate_with_odd_overrides(place, data, keys):
+    changes = [f"--set={key}={data.draw(CALIBRATE[key])}" for key in keys]
+    command(
+        place(*DATA, "records.toml"), "calibrate", "records.toml", *changes, "--out", "made.json"
+    )
 
 
 @given(extra=flags(ACCOUNT, ACCOUNT_FIRST))

@@ -13,6 +13,22 @@ def _with(document: dict[str, Any], **sections: dict[str, Any]) -> str:
     return toml_text({**document, **changed})
 
 
+_OF_SITE = {"data": {"path": "people.csv"}, "secret": {"column": "site"}}
+
+
+def _of_site(query: dict[str, Any], **sections: dict[str, Any]) -> str:
+    """A sliced claim about which site the rows come from, as TOML."""
+    return toml_text(
+        {
+            **_OF_SITE,
+            "query": query,
+            "profile": {"n_directions": 5, "seed": 2},
+            "guarantee": {"notion": "joint", "order": 3, "epsilon": 0.8},
+            **sections,
+        }
+    )
+
+
 FILES = {
     "people.csv": csv_text(),
     "rows.csv": csv_text(PEOPLE[:2]),
@@ -23,6 +39,25 @@ FILES = {
     "training.toml": toml_text(TRAINING),
     "amplified.toml": _with(
         TRAINING, guarantee={"accountant": "amplified"}, output={"folder": "amplified"}
+    ),
+    "means.toml": _of_site({"distribution": "groups", "mean": ["pay"]}),
+    "spread.toml": _of_site({"distribution": "groups", "mean": ["pay", "age"], "std": ["pay"]}),
+    "rows.toml": _of_site({"distribution": "records", "columns": ["pay", "age"]}),
+    "resampled.toml": _of_site(
+        {
+            "distribution": "bootstrap",
+            "mean": ["pay"],
+            "rate": [{"column": "age", "above": 40}],
+            "scales": [10, 0.1],
+        },
+        bootstrap={"n_replicates": 9, "seed": 2},
+    ),
+    "whole.toml": toml_text(
+        {
+            **_OF_SITE,
+            "query": {"distribution": "groups", "mean": ["pay", "age"], "scales": [10, 20]},
+            "guarantee": {"notion": "unsliced", "order": 3, "epsilon": 0.8},
+        }
     ),
     "average.toml": _with(SCENARIO, guarantee={"notion": "average"}),
     "no_order.toml": toml_text(SCENARIO | {"guarantee": {"notion": "joint", "epsilon": 1.0}}),
@@ -40,10 +75,6 @@ def many() -> dict[str, Any]:
     return {"site": ["a", "b"] * 300, "pay": pay, "age": age}
 
 
-_FLAGS = "--secret site --notion joint --order 3 --epsilon 0.8 --directions 5 --seed 2"
-_CALIBRATE = "calibrate --data people.csv"
-_WHOLE = f"{_CALIBRATE} --law groups --mean pay,age --scales 10,20 --secret site"
-_RENYI = "--notion unsliced --order 3 --epsilon 0.8"
 _ACCOUNT = "account --n-records 2000 --n-steps 30"
 
 VARIES = frozenset(
@@ -72,7 +103,7 @@ def _lines(text: str) -> list[list[str]]:
 
 
 CHAINS = {
-    "claims": _lines(f"""
+    "claims": _lines("""
 --version
 keygen keys --json
 keygen keys --json
@@ -88,16 +119,16 @@ calibrate wrong_key.toml --json
 calibrate broken.toml --json
 calibrate absent.toml --json
 calibrate --json
-{_CALIBRATE} --law groups --mean pay,age --std pay {_FLAGS} --json
-{_CALIBRATE} --law records --columns pay,age --rule closed-form --envelope worst-gap {_FLAGS} --json
-{_CALIBRATE} --law bootstrap --mean pay --rate age>40 --replicates 9 --scales 10,0.1 {_FLAGS} --json
-{_CALIBRATE} --law records --columns pay,age --range 0:99,0:99 --profile sphere \
---failure-probability 0.1 {_FLAGS} --json
-{_CALIBRATE} --law groups --mean pay {_FLAGS} --noise-std 40 --json
-{_CALIBRATE} --law groups --mean pay {_FLAGS} --noise-std 0.01 --json
-{_CALIBRATE} --law groups --mean nowhere {_FLAGS} --json
-{_CALIBRATE} --law groups --mean pay --secret site --claim epsilon-delta --notion average \
---epsilon 1 --delta 0.001 --directions 3 --seed 4 --json
+calibrate spread.toml --json
+calibrate rows.toml --set calibration.rule=closed-form --set calibration.envelope=worst-gap --json
+calibrate resampled.toml --json
+calibrate rows.toml --set query.range={low=[0,0],high=[99,99]} --set profile.kind=sphere \
+--set guarantee.failure_probability=0.1 --json
+calibrate means.toml --set calibration.noise_std=40 --json
+calibrate means.toml --set calibration.noise_std=0.01 --json
+calibrate means.toml --set query.mean=["nowhere"] --json
+calibrate means.toml --set guarantee={notion="average",epsilon=1,delta=0.001} \
+--set profile={n_directions=3,seed=4} --json
 spent groups.json --json
 spent groups.json --noise-std 9 --order 2 --json
 spent records.json --notion unsliced --json
@@ -119,16 +150,17 @@ release records.toml --certificate records.json --ledger other --out row.json --
 audit records.json --scenario records.toml --n-outputs 1000 --confidence 0.9999 --json
 report groups.json one.json --out page.html --public --json
 report broken.json --out other.html --json
-{_WHOLE} {_RENYI} --out whole.json --json
-{_WHOLE} {_RENYI} --shape diagonal --json
-{_WHOLE} {_RENYI} --shape isotropic --json
-{_WHOLE} {_RENYI} --guard 0.3 --total 2 --json
-{_WHOLE} --notion unsliced --order 3 --epsilon 9 --accuracy mean(pay)=20 --accuracy mean(age)=50 \
---json
-{_WHOLE} --guess 0.6 --out guess.json --json
-{_WHOLE} --notion unsliced --epsilon 1 --delta 1e-5 --out pair.json --json
-{_CALIBRATE} --law records --columns pay,age --secret site {_RENYI} --effort quick --json
-{_WHOLE} {_RENYI} --guess 0.6 --json
+calibrate whole.toml --out whole.json --json
+calibrate whole.toml --set calibration.shape=diagonal --json
+calibrate whole.toml --set calibration.shape=isotropic --json
+calibrate whole.toml --set calibration.guard=0.3 --set guarantee.total=2 --json
+calibrate whole.toml --set guarantee.epsilon=9 --set calibration.accuracy."mean(pay)"=20 \
+--set calibration.accuracy."mean(age)"=50 --json
+calibrate whole.toml --set guarantee={notion="guess",at_most=0.6} --out guess.json --json
+calibrate whole.toml --set guarantee={notion="unsliced",epsilon=1,delta=1e-5} \
+--out pair.json --json
+calibrate rows.toml --set guarantee.notion=unsliced --set calibration.effort=quick --json
+calibrate whole.toml --set guarantee.at_most=0.6 --json
 spent whole.json --order 5 --delta 1e-4 --json
 spent guess.json --order 5 --delta 1e-4 --json
 spent pair.json --noise-std 3 --json

@@ -463,7 +463,7 @@ def _confidence(
             "a Rényi claim cannot be certified from samples without a public range: beyond the "
             "samples anything could lie. Give the query one with query.with_range(Box(low, high)), "
             "to which it is then clipped; or claim sliced (epsilon, delta) with "
-            "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
+            "ApproximateGuarantee, in a file delta instead of order, which puts the tails into it"
         )
     check_between(0, 1, failure_probability=failure_probability)
     # The tails go into a delta along slices always, else where no range bounds them.

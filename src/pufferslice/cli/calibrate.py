@@ -2,43 +2,26 @@
 """`pufferslice calibrate`: noise and certificate, nothing released."""
 
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.output import Json, Overrides, answer, progress_bar
 from pufferslice.cli.stream import StrataFolder, streamed_request
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
 
-_NOT_ABOUT_THE_CLAIM = frozenset(
-    {
-        "scenario", "set", "out", "ledger", "json", "sweep", "bounds", "plot",
-        "workers", "scheduler", "checkpoint", "strata_folder",
-    }
-)  # fmt: skip
-
-
-def _flag(text: str, *names: str) -> Any:  # typer's own marker
-    """An option of the short form, without a scenario file."""
-    return typer.Option(*names, help=text, rich_help_panel="Instead of a scenario file")
-
 
 def calibrate(
     context: typer.Context,
-    scenario: Annotated[Path | None, typer.Argument(help="A scenario.toml.")] = None,
-    set: Annotated[  # noqa: A002 - the name of the flag
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.KEY=VALUE",
-            help="Override a key, with the value in TOML, as guarantee.epsilon=2. Repeatable.",
-        ),
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(help="A scenario file; left out, scenario.toml in this folder."),
     ] = None,
+    set: Overrides = None,  # noqa: A002 - the name of the flag
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[
         str | None, typer.Option(help="A ledger whose releases the certificate states.")
@@ -65,98 +48,12 @@ def calibrate(
         Path | None, typer.Option(help="Save a long scan here, and resume from it.")
     ] = None,
     strata_folder: StrataFolder = None,
-    data: Annotated[
-        str | None, _flag("CSV, Parquet, a folder or glob of Parquet; a path or a URL.")
-    ] = None,
-    dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
-    null_value: Annotated[list[str] | None, _flag("A string that means missing, as '?'.")] = None,
-    missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
-    secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,
-    quantiles: Annotated[int | None, _flag("Bin the secret into quantiles.")] = None,
-    distribution: Annotated[
-        str | None, _flag("groups, bootstrap or records.", "--distribution", "--law")
-    ] = None,
-    columns: Annotated[str | None, _flag("Numeric columns (distribution records).")] = None,
-    mean: Annotated[str | None, _flag("Columns to average.")] = None,
-    std: Annotated[str | None, _flag("Columns to take the standard deviation of.")] = None,
-    rate: Annotated[list[str] | None, _flag("column=value or column>number: a share.")] = None,
-    scales: Annotated[
-        str | None, _flag("Public unit per coordinate: 10,0.1 or age=10,income=0.1.")
-    ] = None,
-    low: Annotated[str | None, _flag("Public range, low ends.")] = None,
-    high: Annotated[str | None, _flag("Public range, high ends.")] = None,
-    range: Annotated[str | None, _flag("Public range: 17:90,0:1 or age=17:90,income=0:1.")] = None,  # noqa: A002
-    bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
-    strata: Annotated[
-        bool | None,
-        _flag("Couple streamed rows, or not; follows if left out.", "--strata/--no-strata"),
-    ] = None,
-    prior: Annotated[
-        str | None, _flag("empirical (the data are the prior) or sampled; required if streamed.")
-    ] = None,
-    band: Annotated[
-        str | None, _flag("order-statistics or dkw, around sampled distributions.")
-    ] = None,
-    replicates: Annotated[int, _flag("Of the bootstrap.")] = 200,
-    source: Annotated[str, _flag("public-model, held-out, released-data.")] = "released-data",
-    notion: Annotated[
-        str | None, _flag("unsliced (the whole output), guess, or sliced: joint, average.")
-    ] = None,
-    order: Annotated[float | None, _flag("Rényi order, above 1.")] = None,
-    epsilon: Annotated[float | None, _flag("The bound claimed, above 0.")] = None,
-    delta: Annotated[
-        list[float] | None,
-        _flag("Instead of --order: an (epsilon, delta) claim. With it: deltas of the views."),
-    ] = None,
-    guess: Annotated[
-        float | None, _flag("Claim that at most this share of guesses is right, as 0.6.")
-    ] = None,
-    claim: Annotated[
-        str | None, _flag("srpp, epsilon-delta or guess; follows if left out.")
-    ] = None,
-    total: Annotated[
-        float | None, _flag("Epsilon of several releases together, fixed before the first.")
-    ] = None,
-    failure_probability: Annotated[
-        float | None, _flag("Probability that the claim fails, for sampled priors and the sphere.")
-    ] = None,
-    shape: Annotated[
-        str | None, _flag("Of the noise: fitted (the default), diagonal or isotropic.")
-    ] = None,
-    guard: Annotated[
-        float | None, _flag("Shifts up to this radius, in scaled units, are always hidden.")
-    ] = None,
-    effort: Annotated[str | None, _flag("To find couplings: thorough or quick.")] = None,
-    accuracy: Annotated[
-        list[str] | None,
-        _flag("name=half-width: the 95 % interval that a coordinate needs. Repeatable."),
-    ] = None,
-    profile: Annotated[
-        str | None, _flag("uniform (a finite profile), sphere (drawn) or whole-sphere.")
-    ] = None,
-    directions: Annotated[int | None, _flag("Number of random slices.")] = None,
-    seed: Annotated[int | None, _flag("Public seed of slices and bootstrap.")] = None,
-    rule: Annotated[str | None, _flag("tight or closed-form.")] = None,
-    envelope: Annotated[str | None, _flag("transport or worst-gap.")] = None,
-    noise_std: Annotated[
-        float | None, _flag("Certify this noise, in scaled coordinates, instead of the smallest.")
-    ] = None,
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
-    values = locals()
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
-    from pufferslice.cli.flags import document_of
     from pufferslice.releases.ledger import Ledger
 
-    # The context keeps the order of the command line, which is that of the coordinates.
-    flags: dict[str, Any] = {
-        name: values[name]
-        for name in context.params
-        if name not in _NOT_ABOUT_THE_CLAIM and values[name] is not None
-    }
-    if scenario is not None:
-        _check_no_flags(context, flags)
     if sweep and out is not None:
         raise ArgumentError(
             "--sweep certifies no bound; leave --out out, and calibrate again with the one chosen"
@@ -165,8 +62,8 @@ def calibrate(
         raise ArgumentError("--bounds and --plot are for --sweep")
     start = time.monotonic()
     request = streamed_request(
-        document_of(flags) if scenario is None else scenario,
-        overrides=set or [],
+        _scenario_here() if scenario is None else scenario,
+        overrides=set,
         context=context,
         strata_folder=strata_folder,
         workers=workers,
@@ -225,9 +122,8 @@ def _answer_sweep(
     """Print what other bounds would cost, with a picture of it if asked."""
     from pufferslice._core.files import CONFIDENTIAL, write_whole
     from pufferslice.certificate import Sweep
-    from pufferslice.cli.flags import numbers
 
-    chosen = None if bounds is None else numbers(bounds, "--bounds")
+    chosen = None if bounds is None else _numbers(bounds)
     with progress_bar("bounds") as progress:
         sweep = Sweep.of(certificate, chosen, progress=progress)
     text = str(sweep)
@@ -239,18 +135,26 @@ def _answer_sweep(
     answer(sweep.to_dict(), text, json=json)
 
 
-def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:
-    """Refuse flags that a scenario file would silently override."""
-    sources = {name: context.get_parameter_source(name) for name in flags}
-    on_the_line = [
-        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
-    ]
-    if on_the_line:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in on_the_line)
+def _numbers(bounds: str) -> list[float]:
+    """Numbers separated by commas."""
+    try:
+        return [float(part) for part in bounds.split(",")]
+    except ValueError:
         raise ArgumentError(
-            f"give either a scenario file or --data with flags, not both: {named}. Override a key "
-            "of the file with --set, as --set guarantee.epsilon=2"
+            f"--bounds must be numbers separated by commas, got {bounds!r}"
+        ) from None
+
+
+def _scenario_here() -> Path:
+    """The scenario file of the current folder, which the user did not name."""
+    path = Path("scenario.toml")
+    if not path.is_file():
+        raise ArgumentError(
+            f"there is no {path} in this folder; name a scenario file, or write one with "
+            "`pufferslice init . --template prevalence`"
         )
+    typer.echo(f"Reading {path}", err=True)
+    return path
 
 
 def _summary(certificate: "Certificate") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.output import Json, Overrides, answer, progress_bar
 from pufferslice.cli.stream import streamed_request
 from pufferslice.errors import ArgumentError, escaped
 
@@ -21,16 +21,11 @@ _HEADER = (
 
 def compare(
     scenario: Annotated[Path, typer.Argument(help="A scenario.toml.")],
+    set: Overrides = None,  # noqa: A002 - the name of the flag
     out: Annotated[
         Path | None, typer.Option(help="Write table and curves (CSV, JSON) to this folder.")
     ] = None,
     json: Json = False,
-    order: Annotated[
-        float | None, typer.Option(help="Compare at this Rényi order, with --epsilon.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Compare at this epsilon, not at the scenario's claim.")
-    ] = None,
     q: Annotated[float, typer.Option(help="Of DAGWM, at least 1.")] = 1.0,
     regularisation: Annotated[float, typer.Option(help="Of Sinkhorn, in scaled units.")] = 0.1,
     tolerance: Annotated[float, typer.Option(help="Of Sinkhorn's marginals.")] = 1e-4,
@@ -62,16 +57,14 @@ def compare(
         group_sensitivity=group_sensitivity,
         largest_table=largest_table,
     )
-    request = streamed_request(scenario)
+    request = streamed_request(scenario, overrides=set)
     target, profile = request.target, request.profile
     if profile is None:
         profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)
-    if order is not None and epsilon is not None:
-        target = Guarantee.unsliced(order=order, epsilon=epsilon)
-    elif order is not None or epsilon is not None or not isinstance(target, Guarantee):
+    if not isinstance(target, Guarantee):
         raise ArgumentError(
             f"mechanisms are compared at one order and epsilon, and the scenario claims {target}; "
-            "give both --order and --epsilon"
+            """replace its claim, as --set 'guarantee={notion="unsliced", order=4, epsilon=1}'"""
         )
     if not isinstance(profile, FiniteProfile):
         raise ArgumentError(

@@ -21,6 +21,15 @@ INTERRUPTED: Final = 130
 """Ctrl-C, as shells have it: 128 and the number of the signal."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Override a key of the file, as guarantee.epsilon=2. Repeatable.",
+    ),
+]
+"""Keys of a scenario file that one call replaces."""
 
 
 def answer(value: Any, text: str, *, json: bool) -> None:  # any JSON value

@@ -11,7 +11,6 @@ from pufferslice.cli.output import progress_bar
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from pufferslice.config.document import Document
     from pufferslice.config.scenario import Request
     from pufferslice.scenario.histograms import Histograms, Strata
     from pufferslice.sensitivity import RowScan
@@ -23,7 +22,7 @@ StrataFolder = Annotated[
 
 
 def streamed_request(
-    scenario: "Path | Document",
+    scenario: Path,
     *,
     context: typer.Context | None = None,
     overrides: list[str] | None = None,
@@ -32,13 +31,12 @@ def streamed_request(
     scheduler: str | None = None,
     checkpoint: Path | None = None,
 ) -> "Request":
-    """The request of a scenario file, or of a document that flags stand for.
+    """The request of a scenario file.
 
     Streamed files are read here; options that have no use then are refused. A cluster is connected
     until `context` ends, because rows that are coupled may stay on it.
     """
-    from pufferslice.config.document import overridden
-    from pufferslice.config.scenario import read_request, request_of
+    from pufferslice.config.scenario import read_request
     from pufferslice.sensitivity import scan_files, spill_files
 
     passes = set()
@@ -84,15 +82,10 @@ def streamed_request(
                 path, rows, histograms, folder=strata_folder, announce=announce, progress=progress
             )
 
-    if isinstance(scenario, Path):
-        request = read_request(scenario, scan, spill, progress_bar, overrides=overrides)
-    else:
-        document = overridden(scenario, overrides or [])
-        request = request_of(document, Path(), scan, spill, progress_bar)
+    request = read_request(scenario, scan, spill, progress_bar, overrides=overrides)
     if "scan" not in passes and (workers, scheduler, checkpoint) != (None, None, None):
         raise ArgumentError(
-            "--workers, --scheduler and --checkpoint are for streamed data; stream with --bins, or "
-            "bins in [data]"
+            "--workers, --scheduler and --checkpoint are for streamed data; see bins in [data]"
         )
     if "spill" not in passes and strata_folder is not None:
         raise ArgumentError(

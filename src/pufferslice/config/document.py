@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file that people write, as a typed model: reading, errors, template, reference and schema."""
 
+import contextlib
 import difflib
 import json
 import math
@@ -29,7 +30,7 @@ from pufferslice._core.files import MOST_NESTED, check_document
 from pufferslice.errors import ArgumentError
 
 Document = Mapping[str, Any]
-"""A parsed scenario.toml or training.toml, or the same built from flags."""
+"""A parsed scenario.toml or training.toml."""
 
 _LONG_KEY: Final = re.compile(
     rb"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){%d}""" % MOST_NESTED
@@ -162,11 +163,14 @@ def parsed_toml(content: bytes) -> dict[str, Any]:
     return document
 
 
-def overridden(document: Document, assignments: list[str]) -> dict[str, Any]:
-    """A document with some keys replaced, each by `section.key=value` in TOML.
+def overridden(document: Document, assignments: Iterable[str]) -> dict[str, Any]:
+    """A document with some keys replaced, each by `section.key=value`, or sections by a table.
 
-    >>> overridden({"guarantee": {"order": 4, "epsilon": 1.0}}, ["guarantee.epsilon=2.0"])
-    {'guarantee': {'order': 4, 'epsilon': 2.0}}
+    A value is read as TOML; one that is not TOML is a string, so that words need no quotes.
+
+    >>> changes = ["guarantee.notion=joint", "guarantee.epsilon=2.0"]
+    >>> overridden({"guarantee": {"notion": "average", "epsilon": 1.0}}, changes)
+    {'guarantee': {'notion': 'joint', 'epsilon': 2.0}}
     """
     changed: dict[str, Any] = dict(document)
     for assignment in assignments:
@@ -183,30 +187,35 @@ def overridden(document: Document, assignments: list[str]) -> dict[str, Any]:
 def _assignment(text: str) -> list[Any]:
     """The parts of the key, and the value; a quoted part may hold an equals sign."""
     for mark in re.finditer("=", text):
-        name, value = text[: mark.start()], text[mark.end() :]
         try:
-            table: Any = parsed_toml(f"{name} = 0".encode())
+            table: Any = parsed_toml(f"{text[: mark.start()]} = 0".encode())
+            value = _value(text[mark.end() :])
         except ValueError:
             continue
         parts: list[Any] = []
         while isinstance(table, dict) and len(table) == 1:
             ((part, table),) = table.items()
             parts.append(part)
-        try:
-            parsed = parsed_toml(f"value = {value}".encode())
-        except ValueError:
-            parsed = {}
-        if len(parts) > 1 and table == 0 and set(parsed) == {"value"}:
-            return [*parts, parsed["value"]]
+        if table == 0 and (len(parts) > 1 or isinstance(value, dict)):
+            return [*parts, value]
         break
     # A value may hold a password; only its key is shown.
     name, equals, _ = text.partition("=")
     which = f" {name!r}" if equals and re.fullmatch(r"[\w.-]+", name) else ""
     raise ArgumentError(
-        f"--set{which} must be section.key=value with the value in TOML; write "
-        "--set guarantee.epsilon=2, and a string in both kinds of quotes, which the shell needs: "
-        "--set 'guarantee.notion=\"joint\"'"
+        f"--set{which} must be section.key=value; write --set guarantee.epsilon=2 or "
+        "--set guarantee.notion=joint"
     )
+
+
+def _value(text: str) -> object:
+    """A value in TOML, or else the text itself; a `ValueError` if it is not Unicode."""
+    content = f"value = {text}".encode()
+    with contextlib.suppress(ValueError):
+        parsed = parsed_toml(content)
+        if set(parsed) == {"value"}:
+            return parsed["value"]
+    return text.strip()
 
 
 def toml_of(document: Mapping[str, Any]) -> str:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scenario.toml as a typed model, and the request that it stands for.
-
-Flags of the command line build the same document, so both are checked by this model.
-"""
+"""scenario.toml as a typed model, and the request that it stands for."""
 
 import contextlib
 import math
@@ -368,6 +365,8 @@ class QuerySection(Table):
     cells: Literal["count", "rate"] | None = key(None, example="count")
     """With `by`, instead of statistics: how many rows each group has, or which share; a histogram
     or a contingency table."""
+    allow_empty: bool = key(default=False, example=True)
+    """With `by`: accept `values` that no row has, as of a code list with empty cells."""
     autocorrelation: AutocorrelationTable | None = key(
         None, example={"column": "kwh", "time": "start", "lags": [1, 24]}
     )
@@ -461,6 +460,8 @@ class QuerySection(Table):
             )
         if self.cells is not None and not self.by:
             raise ArgumentError("[query] cells: needs by, the groups that are counted")
+        if self.allow_empty and not self.by:
+            raise ArgumentError("[query] allow_empty: is for by; leave it out")
         if not self.by:
             return summary(clip=self.clip, **statistics)
         by = {group.column: group.groups() for group in self.by}
@@ -469,8 +470,8 @@ class QuerySection(Table):
                 "[query] by: names a column twice; give all groups of a column together"
             )
         if self.cells is not None:
-            return queries.contingency_table(by, statistic=self.cells)
-        return queries.group_by(by, clip=self.clip, **statistics)
+            return queries.contingency_table(by, statistic=self.cells, allow_empty=self.allow_empty)
+        return queries.group_by(by, allow_empty=self.allow_empty, clip=self.clip, **statistics)
 
 
 class BootstrapSection(Table):
@@ -1034,11 +1035,11 @@ def read_request(
     spill: Spill = spill_files,
     bar: Bar = no_bar,
     *,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
 ) -> Request:
     """Read scenario.toml; paths in it, but no URLs, are relative to its folder.
 
-    `overrides` replace keys, each as `section.key=value` in TOML.
+    `overrides` replace keys, each as `section.key=value`.
     """
     try:
         document = parsed_toml(read_bytes(path, "settings"))
@@ -1047,7 +1048,7 @@ def read_request(
             f"{str(path)!r} is not TOML: {error}. Give a scenario.toml, as `pufferslice init` "
             "writes it; path in its [data] names the table"
         ) from error
-    return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill, bar)
+    return request_of(overridden(document, overrides or ()), Path(path).parent, scan, spill, bar)
 
 
 def request_of(

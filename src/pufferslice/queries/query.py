@@ -210,6 +210,8 @@ class Query:
         eq=False,
     )
     """What the builder knows of each coordinate."""
+    levels: tuple[tuple[str, str], ...] = attrs.field(default=(), eq=False)
+    """Columns and labels of them that some row of a scenario's tables must have."""
     is_linear: bool = attrs.field(default=False, eq=False)
     """Whether it is linear in means over rows, so that the parts of a table can be added up."""
     row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)

@@ -109,6 +109,9 @@ By: TypeAlias = Mapping[str, Sequence[ConditionLike]]
 Cell: TypeAlias = tuple[tuple[str, Condition], ...]
 """Conditions on columns that a row of the cell meets all; without any, every row does."""
 
+Levels: TypeAlias = tuple[tuple[str, str], ...]
+"""Columns and labels of them."""
+
 _ALWAYS_STATED: Final = ("mean", "std", "rate", "quantile", "count_share")
 """Statistics that a description lists even where there are none."""
 
@@ -159,13 +162,14 @@ def summary(
     """
     chosen = _chosen(statistics)
     parameters = _stated(chosen, statistics)
-    return _with_public(_query("summary", chosen, parameters, clip_of(clip)), range, scales)
+    return _with_public(_query("summary", chosen, parameters, clip=clip_of(clip)), range, scales)
 
 
 def group_by(
     by: By,
     *,
     clip: Clip | None = None,
+    allow_empty: bool = False,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
     **statistics: Unpack[Statistics],
@@ -175,7 +179,8 @@ def group_by(
     `by` gives the groups of each column, which are public: plain values, or conditions such as
     `intervals([17, 30, 45])`, `hours()`, `weekdays()` and `days(first, last)`; of several columns
     every combination. Groups may overlap and leave rows out. Statistics of a group without rows
-    are 0. `clip`: as for `summary`.
+    are 0. A value that no row of its tables has is refused by a scenario, unless `allow_empty`,
+    which is for code lists. `clip`: as for `summary`.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"sex": ["F", "M", "F"], "pay": [10, 20, 40]})
@@ -189,19 +194,22 @@ def group_by(
     cells = _cells(by)
     parts = [attrs.evolve(part, cell=cell) for cell in cells for part in chosen]
     parameters = {"by": _cells_stated(cells), **_stated(chosen, statistics)}
-    return _with_public(_query("group_by", parts, parameters, clip_of(clip)), range, scales)
+    levels = () if allow_empty else _levels(cells)
+    query = _query("group_by", parts, parameters, levels, clip_of(clip))
+    return _with_public(query, range, scales)
 
 
 def contingency_table(
     by: By,
     *,
     statistic: Literal["count", "rate"],
+    allow_empty: bool = False,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
 ) -> Query:
     """How many rows (`count`), or which share of all rows (`rate`), are in each group of `by`.
 
-    Groups are as for `group_by`: of several columns every combination.
+    Groups and `allow_empty` are as for `group_by`: of several columns every combination.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"sex": ["F", "M", "F"], "ill": ["no", "no", "yes"]})
@@ -211,7 +219,10 @@ def contingency_table(
     >>> query.outputs(table)
     array([[1., 1., 1., 0.]])
     """
-    return _with_public(_contingency("contingency_table", _cells(by), statistic), range, scales)
+    cells = _cells(by)
+    levels = () if allow_empty else _levels(cells)
+    query = _contingency("contingency_table", cells, statistic, levels)
+    return _with_public(query, range, scales)
 
 
 def histogram(
@@ -502,7 +513,13 @@ def _cells_stated(cells: Sequence[Cell]) -> list[list[dict[str, Any]]]:
     ]
 
 
-def _contingency(kind: str, cells: Sequence[Cell], statistic: str) -> Query:
+def _levels(cells: Sequence[Cell]) -> Levels:
+    """Columns and labels of the cells; intervals and parts of the calendar are no labels."""
+    tests = dict.fromkeys(test for cell in cells for test in cell)
+    return tuple((c, str(test.value)) for c, test in tests if test.comparison == "equals")
+
+
+def _contingency(kind: str, cells: Sequence[Cell], statistic: str, levels: Levels = ()) -> Query:
     check_one_of(("count", "rate"), statistic=statistic)
     parts = [
         _Statistic(
@@ -514,7 +531,7 @@ def _contingency(kind: str, cells: Sequence[Cell], statistic: str) -> Query:
         )
         for cell in cells
     ]
-    return _query(kind, parts, {"statistic": statistic, "by": _cells_stated(cells)})
+    return _query(kind, parts, {"statistic": statistic, "by": _cells_stated(cells)}, levels)
 
 
 def _stated(chosen: Sequence[_Statistic], statistics: Statistics) -> dict[str, Any]:
@@ -538,6 +555,7 @@ def _query(
     kind: str,
     parts: Sequence[_Statistic],
     parameters: Mapping[str, Any],
+    levels: Levels = (),
     clip: _Ends = MappingProxyType({}),
 ) -> Query:
     read = [
@@ -562,6 +580,7 @@ def _query(
         parameters=dict(parameters),
         bind=lambda frame: _bound(parts, frame, clip),
         coordinates=tuple(part.coordinate for part in parts),
+        levels=levels,
         row_means=(lambda frame: _row_means(parts, frame, clip)) if is_smooth else None,
         is_linear=all(part.formula.is_linear and not part.cell for part in parts),
         features=_row_features(parts, clip),

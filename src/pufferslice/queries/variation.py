@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the columns and conditions of a query vary: a constant is a mistake of the user."""
+"""Whether columns and conditions of a query vary, and its levels occur: else the user is wrong."""
 
 import contextlib
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -18,21 +19,32 @@ from pufferslice.queries.ranges import Box, range_words
 
 _MOST_SHOWN: Final = 8
 _MOST_COMPARED: Final = 5_000
+_FEWEST_ROWS: Final = 10
+"""Of a label that an error may show: a rarer one could be about somebody."""
 _SLACK: Final = 1e-9
 """Of declared values beyond the ends of a statistic, for rounding."""
 
 
 def check_varied(query: Query, frames: Sequence[Frame]) -> None:
-    """Over all frames together, conditions hold for some rows only, and columns vary."""
+    """Over all frames together, conditions hold for some rows only, columns vary, levels occur."""
     check_ends(query, row_ends(query, frames), frames)
 
 
 def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None:
-    """As `check_varied`, from the lowest and highest value of each coordinate over single rows.
+    """As `check_varied`, from the `ends` that `row_ends` gives.
 
-    `ends` has shape (2, dim). Near matches of a label are looked for in `frames`.
+    Near matches of a label are looked for in `frames`.
     """
-    for coordinate, low, high in zip(query.coordinates, *ends, strict=True):
+    for (column, label), occurs in zip(query.levels, ends[1, query.dim :], strict=True):
+        if not occurs:
+            hint = near_matches(column, label, frames)
+            raise ScenarioError(
+                f"no row has the level {quoted(label)} of column {quoted(column)}, so a release "
+                f"would show noise alone for it.{hint} Correct the level or leave it out; if it "
+                "is from a code list that has empty cells, give allow_empty=True, in a file "
+                "allow_empty = true in [query]"
+            )
+    for coordinate, low, high in zip(query.coordinates, *ends[:, : query.dim], strict=True):
         if coordinate.column is None or low != high:
             continue
         if coordinate.condition is None:
@@ -86,7 +98,10 @@ def check_possible(query: Query, ends: Floats) -> None:
 
 
 def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
-    """Lowest and highest number, or flag, of the column of each coordinate, shape (2, dim)."""
+    """Lowest and highest number, or flag, of the column of each coordinate, then of each level.
+
+    Shape (2, dim + n_levels); the flag of a level is 1 if some row has it.
+    """
     ends = np.array([[np.inf] * query.dim, [-np.inf] * query.dim])
     for place, coordinate in enumerate(query.coordinates):
         for frame in frames:
@@ -98,16 +113,21 @@ def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
                 values = coordinate.condition.flags(frame, coordinate.column).astype(np.float64)
             ends[0, place] = min(ends[0, place], values.min())
             ends[1, place] = max(ends[1, place], values.max())
-    return ends
+    columns = dict.fromkeys(column for column, _ in query.levels)
+    labels = {
+        column: {*chain(*(labels_of(f, column).tolist() for f in frames))} for column in columns
+    }
+    has_level = [float(label in labels[column]) for column, label in query.levels]
+    return np.hstack([ends, [has_level, has_level]])
 
 
 def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
-    """A hint at labels that occur at least twice and look like that of the condition."""
+    """A hint at labels that look like that of the condition and are not rare."""
     counts: Counter[str] = Counter()
     for frame in frames:
-        counts.update(labels_of(frame, column).tolist())
+        counts |= Counter(labels_of(frame, column).tolist())  # two tables may hold the same rows
     folded: dict[str, list[str]] = {}
-    for frequent in (name for name, n in counts.most_common(_MOST_COMPARED) if n > 1):
+    for frequent in (name for name, n in counts.most_common(_MOST_COMPARED) if n >= _FEWEST_ROWS):
         folded.setdefault(frequent.strip().casefold(), []).append(frequent)
     wanted = label.strip().casefold()
     matches = difflib.get_close_matches(wanted, folded, n=_MOST_SHOWN)

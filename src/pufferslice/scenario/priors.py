@@ -346,8 +346,8 @@ def check_group_sizes(sizes: Sequence[int]) -> None:
             f"every group needs at least {_FEWEST_ROWS} rows; {n_small:,} of the {len(sizes):,} "
             "values of the secret have one, which would be that record itself. If the secret is a "
             "number, take its quantile bins: secret=Bins(column=..., quantiles=4), in a file "
-            "[secret] bins = { column = ..., quantiles = 4 }, --quantiles 4 on the command line. "
-            "Otherwise leave these rows out, or merge each group with another"
+            "[secret] bins = { column = ..., quantiles = 4 }. Otherwise leave these rows out, or "
+            "merge each group with another"
         )
 
 

@@ -23,7 +23,7 @@ from pufferslice.data.readers import read_table
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.features import RowFeatures, feature_bits
-from pufferslice.queries.variation import check_ends
+from pufferslice.queries.variation import check_varied
 from pufferslice.scenario.distributions import Kind
 
 Design = Literal["stratified", "independent"]
@@ -172,7 +172,9 @@ class RowTable:
         columns = list(dict.fromkeys([*query.columns, *([also] if also else [])]))
         if query.missing == "refuse":
             without_missing(frame, columns, "refuse")
-        is_complete = not missing_rows(frame, columns).any()
+        complete = frame[np.flatnonzero(~missing_rows(frame, columns))]
+        if len(complete):
+            check_varied(query, [complete])
         units = np.array([1 / (n_rows or 1) if mean else 1.0 for mean in features.is_mean])
         spans = features.spans
         if n_rows is None:
@@ -180,8 +182,6 @@ class RowTable:
         scales = np.exp2(np.ceil(np.log2(spans * units)))
         n_bits = feature_bits(n_rows or up_to or len(frame))
         values = features.values(features.integers(frame, n_bits), n_bits)
-        ends = np.stack([values.min(axis=0), values.max(axis=0)])
-        check_ends(query, ends, [frame] if is_complete else [])
         sums = features.outputs(frame, n_bits)
         if n_rows is not None:  # of a table with another number of rows, the same share
             sums = [

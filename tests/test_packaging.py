@@ -76,11 +76,10 @@ PACKAGES = {
     "opacus": ("opacus",),
     "report": ("jinja2",),
     "rigorous": ("flint",),
-    "scale": ("dask", "distributed"),
     "team": ("psycopg",),
     "torch": ("torch",),
 }
-BROUGHT = {("opacus", "torch"), *((extra, "report") for extra in ("opacus", "scale", "torch"))}
+BROUGHT = {("opacus", "torch"), *((extra, "report") for extra in ("opacus", "torch"))}
 """Extras whose packages are dependencies of those of another; report needs jinja2 only."""
 HIDING = """
 import sys
@@ -102,7 +101,6 @@ NEEDS = {
     "opacus": ["pufferslice.torch.opacus:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
-    "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
     "team": ["pufferslice.releases.postgres:Database"],
     "torch": ["pufferslice.torch:Trainer"],
 }
@@ -111,7 +109,6 @@ LATE = {
     "pufferslice.baselines.dp_sgd",
     "pufferslice.baselines.transport",
     "pufferslice.data.images",
-    "pufferslice.data.remote",
     "pufferslice.queries.models",
 }
 """Modules that look for an extra when they are called."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`calibrate` from samples, from streamed files, and from flags: what is required, and results."""
+"""`calibrate` from samples and from flags: what is required, and results."""
 
 import pytest
 from tests.cli.conftest import write_parts
@@ -19,7 +19,7 @@ ADULT = (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streams")
+    folder = tmp_path_factory.mktemp("parts")
     write_parts(folder, 3, 2_000)
     return folder
 
@@ -51,33 +51,8 @@ def test_epsilon_delta_the_band_and_the_sphere(ask):
     assert sphere["sampling"]["noise_shares"]["slicing"] > 0
 
 
-@pytest.mark.parametrize("prior", ["--prior empirical", SAMPLED])
-def test_streamed_is_as_read_whole_up_to_two_bins(ask, prior):
-    whole = ask(FLAGS, SRPP, prior).json["noise_std"]
-    streamed = ask(FLAGS, SRPP, prior, "--bins 4096").json["noise_std"]
-    assert whole <= streamed * (1 + 1e-9) <= whole * 1.03
-    globbed = ask(FLAGS.replace("parts", "'parts/*.parquet'"), SRPP, prior, "--bins 4096").json
-    assert globbed["noise_std"] == streamed
-
-
-@pytest.mark.slow
-def test_local_workers_change_nothing(ask):
-    alone, both = (
-        ask(FLAGS, SRPP, SAMPLED, "--bins 256", more).json for more in ("", "--workers 2")
-    )
-    assert {**alone, "certificate": ""} == {**both, "certificate": ""}
-
-
-def test_a_checkpoint_is_written_and_used(ask, made):
-    line = f"{FLAGS} {SRPP} {SAMPLED} --checkpoint scan.npz --bins"
-    first = ask(line, "256").json
-    assert (made / "scan.npz").exists()
-    assert ask(line, "256").json["noise_std"] == first["noise_std"]
-    assert ask(line, "512").code != 0
-
-
 def test_the_claim_is_about_clipped_values(ask):
-    line = f"{FLAGS} {SRPP} {SAMPLED} --bins 512"
+    line = f"{FLAGS} {SRPP} {SAMPLED}"
     narrow = ask(line.replace("-6:6,0:20", "-1:1,0:2")).json
     assert narrow["noise_std"] < ask(line).json["noise_std"]
     clipped = ask(ADULT, "--mean age --range age=17:36").out
@@ -88,7 +63,6 @@ def test_the_claim_is_about_clipped_values(ask):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (f"{SRPP} --bins 256", "[prior] kind: is required"),
         (f"{SRPP} --prior sampled", "need failure_probability"),
         (f"{SRPP} --failure-probability 0.1", "nothing can fail"),
         (f"--order 4 --epsilon 1 {SAMPLED}", "cannot be certified from samples"),
@@ -104,7 +78,6 @@ def test_the_claim_is_about_clipped_values(ask):
         (f"{LOOSE.replace('0.05', '1e-4')} {SAMPLED}", "too few samples"),
         (f"{SRPP} --low=-6,0 --high 6,20", "either --range or --low"),
         ("--order 4 --epsilon 1 --range 1,2", "low:high for each coordinate"),
-        (f"{SRPP} {SAMPLED} --workers 2", "are for streamed data"),
         (f"{SRPP} --prior guessed", "[prior] kind: must be"),
     ],
 )
@@ -202,10 +175,6 @@ def test_the_verdict_stays_out_of_the_certificate(ask, made):
     answer = ask(WHOLE, RENYI, "--out whole.json").json
     assert answer["verdict"]["is_useful"] is False
     assert "worth making" not in (made / "whole.json").read_text()
-    streamed = ask(FLAGS, SRPP, "--prior empirical --bins 64").json
-    assert streamed["verdict"] is None
-    shown = ask(FLAGS.replace(" --json", ""), SRPP, "--prior empirical --bins 64").out
-    assert "internal" not in shown.split("Certificate ")[0]
 
 
 def test_flags_beside_a_file_are_refused(ask, made):

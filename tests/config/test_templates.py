@@ -17,7 +17,7 @@ from sklearn.datasets import load_diabetes
 from pufferslice import Scenario, certify_release
 from pufferslice.config.scenario import request_of
 from pufferslice.config.starters import STARTERS
-from pufferslice.errors import ArgumentError, PuffersliceError
+from pufferslice.errors import ArgumentError, PuffersliceError, StorageError
 from pufferslice.queries import above, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process
 
@@ -218,7 +218,7 @@ def test_a_history_is_not_the_released_table(folder):
 @pytest.mark.soundness
 def test_a_history_by_url_shows_no_password(folder):
     url = "s3://me:hunter2@bucket/earlier.parquet"
-    with pytest.raises(ArgumentError, match="data URL") as caught:
+    with pytest.raises(StorageError, match="s3://") as caught:
         asked(folder, attribute={"values": [1, 2], "name": "dose", "history": url})
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 

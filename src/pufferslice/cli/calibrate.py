@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice calibrate`: noise and certificate, nothing released."""
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
-from pufferslice.cli.stream import StrataFolder, streamed_request
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 _NOT_ABOUT_THE_CLAIM = frozenset(
     {
         "scenario", "set", "out", "ledger", "json", "sweep", "bounds", "plot",
-        "workers", "scheduler", "checkpoint", "strata_folder",
     }
 )  # fmt: skip
 
@@ -55,19 +52,7 @@ def calibrate(
     plot: Annotated[
         Path | None, typer.Option(help="With --sweep: write an SVG picture here.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Local processes that read streamed data.")
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask cluster that reads streamed data.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Save a long scan here, and resume from it.")
-    ] = None,
-    strata_folder: StrataFolder = None,
-    data: Annotated[
-        str | None, _flag("CSV, Parquet, a folder or glob of Parquet; a path or a URL.")
-    ] = None,
+    data: Annotated[str | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
     dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
     null_value: Annotated[list[str] | None, _flag("A string that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
@@ -86,13 +71,8 @@ def calibrate(
     low: Annotated[str | None, _flag("Public range, low ends.")] = None,
     high: Annotated[str | None, _flag("Public range, high ends.")] = None,
     range: Annotated[str | None, _flag("Public range: 17:90,0:1 or age=17:90,income=0:1.")] = None,  # noqa: A002
-    bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
-    strata: Annotated[
-        bool | None,
-        _flag("Couple streamed rows, or not; follows if left out.", "--strata/--no-strata"),
-    ] = None,
     prior: Annotated[
-        str | None, _flag("empirical (the data are the prior) or sampled; required if streamed.")
+        str | None, _flag("empirical (the data are the prior; default) or sampled.")
     ] = None,
     band: Annotated[
         str | None, _flag("order-statistics or dkw, around sampled distributions.")
@@ -147,6 +127,8 @@ def calibrate(
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
     from pufferslice.cli.flags import document_of
+    from pufferslice.config.document import overridden
+    from pufferslice.config.scenario import read_request, request_of
     from pufferslice.releases.ledger import Ledger
 
     # The context keeps the order of the command line, which is that of the coordinates.
@@ -163,16 +145,10 @@ def calibrate(
         )
     if not sweep and (bounds is not None or plot is not None):
         raise ArgumentError("--bounds and --plot are for --sweep")
-    start = time.monotonic()
-    request = streamed_request(
-        document_of(flags) if scenario is None else scenario,
-        overrides=set or [],
-        context=context,
-        strata_folder=strata_folder,
-        workers=workers,
-        scheduler=scheduler,
-        checkpoint=checkpoint,
-    )
+    if scenario is None:
+        request = request_of(overridden(document_of(flags), set or []), Path(), progress_bar)
+    else:
+        request = read_request(scenario, progress_bar, overrides=set)
     file, options = request.file, request.file.calibration
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
@@ -199,20 +175,12 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
-    if request.is_coupled_in_strata:
-        note += (
-            "\nrelease and verify --scenario read the rows and look for the couplings again: about "
-            f"{time.monotonic() - start:,.0f} seconds, as here."
-        )
     judgement = verdict(certificate)
-    value = _summary(certificate) | {"verdict": None if judgement is None else judgement.to_json()}
+    value = _summary(certificate) | {"verdict": judgement.to_json()}
     name, protected, *rest = str(certificate).split("\n\n")
     # What everyone should read comes first.
-    parts = [protected, name, *rest, note]
-    if judgement is not None:
-        parts.insert(1, f"{judgement}\nThis table is internal: do not publish it.")
-    text = "\n\n".join(parts)
-    answer(value, text, json=json)
+    internal = f"{judgement}\nThis table is internal: do not publish it."
+    answer(value, "\n\n".join([protected, internal, name, *rest, note]), json=json)
 
 
 def _answer_sweep(

@@ -11,8 +11,7 @@ _REQUIRED = ("secret", "distribution", "notion")
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
 _KEYS = {
     "data": {
-        "path": "data", "dataset": "dataset", "missing": "missing", "bins": "bins",
-        "strata": "strata", "null_values": "null_value",
+        "path": "data", "dataset": "dataset", "missing": "missing", "null_values": "null_value",
     },
     "prior": {"source": "source", "kind": "prior", "band": "band"},
     "profile": {"kind": "profile", "n_directions": "directions", "seed": "seed"},
@@ -45,7 +44,7 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         required += ["epsilon", "delta" if pair else "order"]
     sliced = flags.get("notion") in ("joint", "average")
     drawn = flags.get("profile", "").replace("-", "_") != WHOLE_SPHERE
-    if (sliced and drawn) or "bins" in flags:
+    if sliced and drawn:
         required += ["directions", "seed"]
     elif flags.get("distribution") == "bootstrap":
         required += ["seed"]

@@ -218,8 +218,7 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     )
     write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
     progress(5, _STEPS)
-    # Never None: the priors were not counted in bins.
-    usefulness: Verdict = verdict(certificate)  # type: ignore[assignment]
+    usefulness = verdict(certificate)
     # The priors are the same, so that isotropic noise of any size can be read off.
     sliced = spent_in_full(isotropic, noise_std=paper_std)
     result = DemoResult(

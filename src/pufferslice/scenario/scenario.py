@@ -21,6 +21,7 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
 from pufferslice.queries.query import RowMoments
+from pufferslice.queries.ranges import joined_ends
 from pufferslice.queries.variation import (
     check_ends,
     check_possible,
@@ -36,7 +37,6 @@ from pufferslice.scenario.distributions import (
     Kind,
     equal_distributions,
 )
-from pufferslice.scenario.histograms import joined_ends
 from pufferslice.scenario.priors import (
     DECLARED,
     LAWS,
@@ -116,8 +116,6 @@ class Scenario:
     """How the secret of a row is read; none for worlds."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
-    counted_range: Mapping[str, Any] | None = None
-    """Where streamed rows were counted, described as a range of a query is."""
     row_spans: tuple[float, ...] = ()
     """By how much one row can move each coordinate, in scaled units, where the distributions are
     normal approximations of tables of drawn rows: noise must hide that, because the approximation
@@ -276,7 +274,7 @@ class Scenario:
         central = [result.central for result in results.values()]
         check_possible(query, joined_ends([*central, *normal]))
         free = attrs.evolve(query, range=None)
-        check_clipping(
+        _check_clipping(
             scenario,
             lambda: cls.from_worlds(worlds, query=free, pairs=pairs).has_equal_distributions(),
         )
@@ -724,8 +722,8 @@ class Scenario:
             for prior, pair in self.instances
         )
 
-    def spreads(self) -> dict[str, list[float]] | None:
-        """How much each statistic varies, in the user's units; None if values were only counted.
+    def spreads(self) -> dict[str, list[float]]:
+        """How much each statistic varies, in the user's units.
 
         `difference`: largest difference of its means between two protected secrets. `constant`:
         error (root mean square) of the best constant, under the prior that makes it largest.
@@ -736,8 +734,6 @@ class Scenario:
             means, squares, shares = [], [], []
             for secret, distribution in prior.distributions.items():
                 mean = distribution.mean
-                if mean is None:
-                    return None
                 variance = np.zeros(self.dim)
                 if isinstance(distribution, GaussianDistribution | GaussianMixture):
                     variance = np.diagonal(distribution.cov)
@@ -776,7 +772,6 @@ class Scenario:
             "priors": [prior.description() for prior in self.priors],
             "query": self.query.description(),
             "rows_dropped": self.n_dropped,
-            "counted_range": None if self.counted_range is None else dict(self.counted_range),
             "clipped": self.clipped(),
         }
 
@@ -848,7 +843,7 @@ def _from_tables(
     )
     check_reached(query, ends)
     free = attrs.evolve(query, range=None)
-    check_clipping(
+    _check_clipping(
         scenario,
         lambda: attrs.evolve(scenario, priors=priors_of(free)[0]).has_equal_distributions(),
     )
@@ -883,7 +878,7 @@ def _with_origin(
     )
 
 
-def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
+def _check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
     """Refuse distributions that only clipping makes equal: their release would say nothing."""
     clips = any(scenario.clipped().values())
     if clips and scenario.has_equal_distributions() and not equal_unclipped():

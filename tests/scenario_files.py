@@ -36,11 +36,6 @@ RECORDS: dict[str, Any] = {
     "profile": {"n_directions": 4, "seed": 7},
     "guarantee": {"notion": "average", "order": 2, "epsilon": 0.5},
 }
-STREAMED: dict[str, Any] = {
-    **RECORDS,
-    "data": {"path": "many.parquet", "bins": 16},
-    "prior": {"source": "released-data", "kind": "empirical"},
-}
 SAMPLED: dict[str, Any] = {
     **RECORDS,
     "data": {"path": "many.parquet"},
@@ -130,7 +125,6 @@ VOLUME: dict[str, Any] = {
 SCENARIOS = {
     "groups": SCENARIO,
     "records": RECORDS,
-    "streamed": STREAMED,
     "sampled": SAMPLED,
     "gaussian": GAUSSIAN,
     "bootstrap": BOOTSTRAP,

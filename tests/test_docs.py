@@ -61,10 +61,6 @@ NOT_RUN = {
         "{ .sh .no-run }",
     ): "needs a database server; tests/releases/test_postgres.py runs one",
     ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
-    (
-        "scale.md",
-        "{ .python .no-run }",
-    ): "needs a cluster; tests/sensitivity/test_cluster.py runs local ones",
     ("templates.md", "text"): "tests/test_examples.py runs the script",
     (
         "training-loops.md",

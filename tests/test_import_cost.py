@@ -7,7 +7,6 @@ import sys
 import pytest
 
 HEAVY = {
-    "dask",
     "jinja2",
     "matplotlib",
     "opacus",

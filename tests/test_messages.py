@@ -11,7 +11,6 @@ import shlex
 from types import SimpleNamespace
 
 import attrs
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,10 +27,7 @@ from pufferslice.config.scenario import request_of
 from pufferslice.data.readers import pieces_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
-from pufferslice.scenario.histograms import BinGrid, Histograms
-from pufferslice.sensitivity.cluster import scan_dask_frame
 
-GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
 TABLE = pa.table({"site": ["a", "a", "b", "b"], "x": [0.0, 1.0, 2.0, 3.0]})
 SCENARIO = ps.Scenario.from_groups(TABLE, secret="site", query=ps.queries.summary(mean=["x"]))
 RECORDS = ps.Scenario.from_records(TABLE, secret="site", query=ps.queries.columns(["x"]))
@@ -86,16 +82,6 @@ IN_PYTHON = [
             CERTIFICATE.evidence, full=attrs.evolve(CERTIFICATE.evidence.full, dim=2)
         ).check(),
         "the evidence along the slices and in full",
-    ),
-    (
-        lambda: scan_dask_frame(
-            SimpleNamespace(columns=[], to_delayed=list), SimpleNamespace(columns=[]), None
-        ),
-        "there is nothing to scan: no partitions; give a frame or files with at least one",
-    ),
-    (
-        lambda: Histograms(grid=GRID, secrets=("b", "a"), counts=np.ones((2, 1, 4), dtype=int)),
-        "secrets must be different texts in alphabetical order; the 2 given are not",
     ),
     (
         lambda: TrainingRuns(worker="train", plan=None, n_runs=9),

@@ -8,7 +8,6 @@ standard output or error, or in a log. Add to `IN_PYTHON` and `COMMANDS` what el
 """
 
 import gzip
-import io
 import logging
 import re
 import traceback
@@ -24,10 +23,10 @@ import pufferslice as ps
 from pufferslice.cli.app import run
 from pufferslice.data import read_table
 from pufferslice.data.frames import frame_of
+from pufferslice.data.readers import complete_frames
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import TwoWorlds
 from pufferslice.queries import (
-    Box,
     above,
     columns,
     contingency_table,
@@ -37,15 +36,7 @@ from pufferslice.queries import (
     summary,
     table_function,
 )
-from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.simulator import OutputSimulator, Simulator
-from pufferslice.sensitivity import (
-    RowScan,
-    scan_files,
-    scan_outputs,
-    scan_tables,
-    streamed_scenario,
-)
 
 NAME = "MARK-Jane-Doe-7"
 NUMBER = 7461532.25
@@ -72,9 +63,6 @@ TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
 TABLE = pa.table(SMALL)
 GROUPS = ps.Scenario.from_groups(TABLE, secret="site", query=MEAN)
 RECORDS = ps.Scenario.from_records(TABLE, secret="site", query=ROWS)
-SCAN = RowScan.of(ROWS, secret="who", profile=LINE, range=Box([0], [1e9]))
-NARROW = RowScan.of(ROWS, secret="who", profile=LINE, range=Box([0], [2]))
-BY_WORD = columns(["who"]).with_range(Box([0], [1]))
 LIBRARIES = {
     "pandas": pd.DataFrame,
     "polars": pl.DataFrame,
@@ -126,22 +114,10 @@ def damaged(tmp_path):
     return path
 
 
-def histograms_with(change):
-    """The bytes of histograms whose secrets are marked, with one thing changed."""
-    found = scan_tables([TABLE], SCAN)
-    with np.load(io.BytesIO(found.to_bytes())) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    file = io.BytesIO()
-    np.savez(file, **(arrays | change(arrays)))
-    return file.getvalue()
-
-
-def renamed(old, new):
-    def change(arrays):
-        facts = arrays["facts"].tobytes().replace(old, new)
-        return {"facts": np.frombuffer(facts, dtype=np.uint8)}
-
-    return change
+def in_batches(path, query=MEAN):
+    """The query on each batch of rows of a file."""
+    columns = ["site", *query.columns]
+    return [query.outputs(frame) for frame, _ in complete_frames(path, columns, "refuse")]
 
 
 CSV = "who,site,x\n" + "\n".join(f"{w},{s},{x}" for w, s, x in zip(*SMALL.values(), strict=True))
@@ -313,50 +289,14 @@ IN_PYTHON = {
     "damaged parquet": lambda t: read_table(damaged(t)),
     "a mean of a csv": lambda t: MEAN_OF_NAMES.outputs(read_table(written(t, CSV))),
     "a column as null values": lambda t: read_table(written(t, CSV), null_values=NAME[:0] + "?"),
-    # Streams.
-    "a stream of names": lambda _: streamed_scenario(scan_tables([pa.table(ALL)], SCAN), SCAN),
-    "a stream outside": lambda _: scan_tables([TABLE], NARROW),
-    "a parquet outside": lambda t: scan_files(parquet(t), NARROW),
-    "a csv outside": lambda t: scan_files(written(t, CSV), NARROW),
-    "a stream of missing": lambda _: scan_tables([pa.table(MISSING)], SCAN),
-    "a parquet of missing": lambda t: scan_files(parquet(t, MISSING), SCAN),
-    "a stream of mixed": lambda _: scan_tables([pd.DataFrame(MIXED)], SCAN),
-    "a csv that changes": lambda t: scan_files(
-        written(t, LATE), RowScan.of(ROWS, secret="site", profile=LINE, range=Box([0], [9]))
-    ),
-    "a csv of names": lambda t: scan_files(
-        written(t, CSV), RowScan.of(BY_WORD, secret="site", profile=LINE)
-    ),
-    "a headless stream": lambda t: scan_files(written(t, HEADERLESS), SCAN),
-    "a damaged stream": lambda t: scan_files(damaged(t), SCAN),
-    "a cut stream": lambda t: scan_files(
-        written(t, gzip.compress(CSV.encode())[:-9], "t.csv.gz"), SCAN
-    ),
-    "blocks of names": lambda _: scan_outputs(
-        [("a", [[NAME]])], ROWS.with_range(Box([0], [1])), SCAN.grid
-    ),
-    "blocks of nan": lambda _: scan_outputs(
-        [(NAME, [[NUMBER], [np.nan]])], ROWS.with_range(Box([0], [1])), SCAN.grid
-    ),
-    "a query that quotes": lambda _: scan_tables(
-        [TABLE],
-        RowScan.of(
-            row_function(quoting, names=["f"], columns=["x"], description="f"),
-            secret="site",
-            profile=LINE,
-            range=Box([0], [1]),
-        ),
-    ),
-    "a distribution that is not there": lambda _: scan_tables([TABLE], SCAN).distribution("c"),
-    "histograms in disorder": lambda _: Histograms.from_bytes(
-        histograms_with(renamed(b'"b"', b'"A"'))
-    ),
-    "histograms of another version": lambda _: Histograms.from_bytes(
-        histograms_with(renamed(b'"version":2', b'"version":9'))
-    ),
-    "histograms that are cut": lambda _: Histograms.from_bytes(
-        histograms_with(lambda arrays: {"counts": arrays["counts"][:1]})
-    ),
+    # Files in batches.
+    "a batch of names": lambda t: in_batches(parquet(t), MEAN_OF_NAMES),
+    "a batch of missing": lambda t: in_batches(parquet(t, MISSING)),
+    "a csv that changes": lambda t: in_batches(written(t, LATE)),
+    "a csv of names": lambda t: in_batches(written(t, CSV), MEAN_OF_NAMES),
+    "a headless csv": lambda t: in_batches(written(t, HEADERLESS)),
+    "damage in a batch": lambda t: in_batches(damaged(t)),
+    "a cut csv": lambda t: in_batches(written(t, gzip.compress(CSV.encode())[:-9], "t.csv.gz")),
     # Arguments that are data.
     "a column as order": lambda _: ps.Guarantee.joint(order=pd.Series(INCOMES), epsilon=1),
     "a column as notion": lambda _: ps.Guarantee(notion=pd.Series(WHO), order=2, epsilon=1),
@@ -418,8 +358,8 @@ epsilon = 1.0
 GOOD = {"data": "", "secret": 'column = "site"', "query": 'distribution = "groups"\nmean = ["x"]'}
 BY_NAME = GOOD | {"secret": 'column = "who"'}
 BY_NUMBER = GOOD | {"secret": 'column = "x"'}
-STREAMED = {
-    "data": "bins = 64",
+BY_ROW = {
+    "data": "",
     "secret": 'column = "site"',
     "query": 'distribution = "records"\ncolumns = ["x"]\nrange = { low = [0], high = [9e9] }',
 }
@@ -437,17 +377,17 @@ COMMANDS = [
     (CALIBRATE, GOOD, HEADERLESS),
     (CALIBRATE, GOOD, CSV + f"\n{NAME},{NUMBER}\n"),
     (CALIBRATE, GOOD, CSV + f"\n{NAME},a,\n"),
-    (CALIBRATE, STREAMED | {"secret": 'column = "who"'}, CSV),
-    (CALIBRATE, STREAMED | {"secret": 'column = "x"'}, CSV),
-    (CALIBRATE, STREAMED, HEADERLESS),
-    (CALIBRATE, STREAMED, CSV + f"\n{NAME},{NUMBER}\n"),
+    (CALIBRATE, BY_ROW | {"secret": 'column = "who"'}, CSV),
+    (CALIBRATE, BY_ROW | {"secret": 'column = "x"'}, CSV),
+    (CALIBRATE, BY_ROW, HEADERLESS),
+    (CALIBRATE, BY_ROW, CSV + f"\n{NAME},{NUMBER}\n"),
     ("compare scenario.toml", BY_NAME, CSV),
     ("audit c.json --scenario scenario.toml", BY_NAME, CSV),
     ("spent c.json --scenario scenario.toml", BY_NAME, CSV),
     (f"{RELEASE} --group zebra", GOOD, CSV),
     (f"{RELEASE} --row 99", GOOD, CSV),
     (f"{RELEASE} --row 0", GOOD, CSV),
-    (f"{RELEASE} --row 0", STREAMED, CSV),
+    (f"{RELEASE} --row 0", BY_ROW, CSV),
     (f"{RELEASE} --rows t.csv", GOOD, CSV),
     (f"{RELEASE} --rows other.csv", GOOD, CSV),
     (f"{RELEASE} --group a", BY_NUMBER, CSV),
@@ -456,8 +396,8 @@ COMMANDS = [
     ("calibrate t.csv", GOOD, CSV),
     ("train t.csv", GOOD, CSV),
     ("sign t.csv --key t.csv", GOOD, CSV),
-    (f"{CALIBRATE} --set secret.column=who", ROW, CSV),
-    (f"{CALIBRATE} --set secret.column=nothing", ROW, HEADERLESS),
+    (f"{CALIBRATE} --set secret.column=who", GOOD, CSV),
+    (f"{CALIBRATE} --set secret.column=nothing", GOOD, HEADERLESS),
 ]
 
 
@@ -488,15 +428,3 @@ def test_lists_of_labels_stop_at_eight():
     with pytest.raises(ps.errors.ScenarioError, match=r"g007 and 292 more") as caught:
         ps.Scenario.from_groups(table, secret="s", query=MEAN, pairs=[("a", "b")])
     assert "g008" not in str(caught.value)
-
-
-def test_streamed_data_have_no_table(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path, CSV)
-    written(tmp_path, SECTIONS.format(**STREAMED), "scenario.toml")
-    ps.certify_release(GROUPS, TARGET.along(LINE)).save(tmp_path / "c.json")
-    assert run(f"{RELEASE} --row 0".split()) == 2
-    told = capfd.readouterr().err
-    assert "worlds" not in told
-    assert "streamed data were counted and not kept" in told
-    assert "--rows" in told

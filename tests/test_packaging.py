@@ -75,11 +75,10 @@ PACKAGES = {
     "models": ("sklearn",),
     "report": ("jinja2",),
     "rigorous": ("flint",),
-    "scale": ("dask", "distributed"),
     "team": ("psycopg",),
     "torch": ("torch",),
 }
-BROUGHT = {("scale", "report"), ("torch", "report")}
+BROUGHT = {("torch", "report")}
 """Extras whose packages are dependencies of those of another; report needs jinja2 only."""
 HIDING = """
 import sys
@@ -100,7 +99,6 @@ NEEDS = {
     "models": ["pufferslice.data:digits"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
-    "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
     "team": ["pufferslice.releases.postgres:Database"],
     "torch": ["pufferslice.torch:Trainer"],
 }
@@ -109,7 +107,6 @@ LATE = {
     "pufferslice.baselines.dp_sgd",
     "pufferslice.baselines.transport",
     "pufferslice.data.images",
-    "pufferslice.data.remote",
     "pufferslice.queries.models",
 }
 """Modules that look for an extra when they are called."""

@@ -12,7 +12,6 @@
     │   └── RewindError                    a run would take a step again with other sums
     ├── ReleaseError (RuntimeError)        rows or noise that may not be released
     ├── TrainingError (RuntimeError)       a training run cannot take or go on with a step
-    ├── ClusterError (RuntimeError)        a cluster could not be reached or did not finish
     ├── StorageError (OSError)             a file could not be read or written whole
     └── MissingExtraError (ImportError)    an optional dependency is not installed
 
@@ -74,10 +73,6 @@ class ReleaseError(PuffersliceError, RuntimeError):
 
 class TrainingError(PuffersliceError, RuntimeError):
     """A training run cannot take this step, or cannot go on."""
-
-
-class ClusterError(PuffersliceError, RuntimeError):
-    """A cluster could not be reached, or lost its workers before it was done."""
 
 
 class StorageError(PuffersliceError, OSError):

@@ -2,7 +2,6 @@
 """Attacks on the secret: likelihoods by hand, accuracies that are known, intervals that cover."""
 
 import itertools
-from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -16,13 +15,12 @@ from pufferslice.audit.inference import (
     likelihood_scores,
     whitened_prior,
 )
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
     SampledDistribution,
 )
-from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity.whitening import Shape
 
@@ -193,18 +191,6 @@ def test_intervals_cover(rng):
     most = stats.binom.isf(1e-6, 300, 0.2)
     assert missed[0.8] <= most
     assert missed[0.4] > most
-
-
-def test_streamed_distributions_have_no_likelihood():
-    distribution = object.__new__(BinnedDistribution)
-    prior = SimpleNamespace(distributions={"a": distribution})
-    for attack in (
-        lambda: gaussian_scores(np.zeros((1, 1)), [distribution], 1.0),
-        lambda: likelihood_scores(np.zeros((1, 1)), [distribution], 1.0),
-        lambda: whitened_prior(prior, SHAPE, CENTER),
-    ):
-        with pytest.raises(ScenarioError, match="no known likelihood"):
-            attack()
 
 
 def test_no_noise_has_no_likelihood():

@@ -23,11 +23,10 @@ from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release, certify_training
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
-from pufferslice.queries import Box, columns, summary
+from pufferslice.queries import Box, summary
 from pufferslice.releases.release import quantised, release
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
 from pufferslice.sensitivity.whitening import Shape
 
@@ -488,22 +487,3 @@ def test_other_certificates_are_refused(records, certificates):
     )  # fmt: skip
     with pytest.raises(ArgumentError, match="audit_training"):
         draw_outputs(GROUPS, certify_training(plan, data="d"), 10, seed=0)
-
-
-def test_streamed_distributions_have_nothing_to_draw(tmp_path, rng):
-    path = tmp_path / "rows.csv"
-    rows = ["site,pay", *(f"{'ab'[i % 2]},{i % 7}" for i in range(200))]
-    path.write_text("\n".join(rows) + "\n")
-    query = columns(["pay"]).with_range(Box([0], [10]))
-    profile = FiniteProfile.axes(dim=1)
-    scan = RowScan.of(query, secret="site", profile=profile, n_bins=64)
-    scenario = streamed_scenario(scan_files(path, scan), scan, pairs="all", source="held_out")
-    certificate = certify_release(scenario, JOINT.along(profile))
-    with pytest.raises(ScenarioError, match="supplied_outputs"):
-        draw_outputs(scenario, certificate, 10, seed=0)
-    # Outputs of the mechanism itself are audited along the slices and the axes.
-    arrays = {secret: rng.normal(size=(1_000, 1)) for secret in ("a", "b")}
-    outputs = supplied_outputs(scenario, certificate, arrays)
-    audit = audit_outputs(scenario, profile, certificate, outputs, **SETTINGS)
-    assert not audit.refuted
-    assert audit.inferences == ()

@@ -27,7 +27,7 @@ from pufferslice.scenario.distributions import (
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
-from pufferslice.sensitivity import GapTables, RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import missing_mass
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA, band_ranks, dkw_halfwidth
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
@@ -477,52 +477,6 @@ def rows():
     site = rng.integers(0, 2, n)
     pay, age = rng.normal(30 + 2 * site, 4, n), rng.gamma(3.0, 5, n)
     return pa.table({"site": np.array(["n", "s"])[site], "pay": pay, "age": age})
-
-
-class TestBinned:
-    """Rows that were counted give the same certificates as rows that were kept, up to two bins."""
-
-    QUERY2 = columns(["pay", "age"]).with_range(Box([0, 0], [80, 120])).with_scales([2.0, 5.0])
-
-    def streamed(self, table, profile=PROFILE):
-        scan = RowScan.of(self.QUERY2, secret="site", profile=profile)  # noqa: S106
-        return streamed_scenario(scan_tables([table], scan), scan)
-
-    def kept(self, table):
-        return Scenario.from_records(table, secret="site", query=self.QUERY2)  # noqa: S106
-
-    def test_empirical(self, rows):
-        exact = certify_release(self.kept(rows), JOINT.along(PROFILE))
-        binned = certify_release(self.streamed(rows), JOINT.along(PROFILE))
-        assert exact.noise_std <= binned.noise_std <= exact.noise_std * 1.05
-        assert binned.statement["failure_probability"] == 0
-        assert binned.statement["unsliced"]["from"] == "the diameter of the public range"
-        assert verify(binned).holds
-
-    @pytest.mark.parametrize("target", [JOINT, LOOSE["average"]], ids=str)
-    def test_sampled(self, rows, target):
-        scenarios = (self.kept(rows), self.streamed(rows))
-        exact, binned = (certified(s.with_sampled_priors(), target) for s in scenarios)
-        assert exact.noise_std * (1 - 1e-9) <= binned.noise_std <= exact.noise_std * 1.05
-        assert verify(binned).holds
-
-    def test_sphere(self, rows):
-        sphere = SampledSphere.draw(dim=2, n_directions=50, seed=1)
-        assert verify(certified(self.streamed(rows, sphere), AVERAGE, sphere)).holds
-
-    def test_another_profile_is_refused(self, rows):
-        scenario = self.streamed(rows).with_sampled_priors()
-        other = FiniteProfile.uniform(dim=2, n_directions=5, seed=9)
-        with pytest.raises(ScenarioError, match="scan them with this profile"):
-            certified(scenario, JOINT, other)
-
-    def test_kinds_of_distribution_do_not_mix(self, rows):
-        kept, streamed = self.kept(rows), self.streamed(rows)
-        mixed = kept.with_prior(
-            attrs.evolve(streamed, priors=tuple(attrs.evolve(p, name="s") for p in streamed.priors))
-        )
-        with pytest.raises(ScenarioError, match="all kept or all counted"):
-            certify_release(mixed, JOINT.along(PROFILE))
 
 
 class TestVerification:

@@ -10,7 +10,6 @@ import pytest
 from tests.certificate.conftest import bell, worlds
 
 from pufferslice import (
-    FiniteProfile,
     Guarantee,
     Scenario,
     certify_release,
@@ -18,8 +17,7 @@ from pufferslice import (
 )
 from pufferslice.certificate.verdict import verdict
 from pufferslice.errors import CertificateError
-from pufferslice.queries import Box, columns, summary
-from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
+from pufferslice.queries import columns, summary
 
 TARGET = Guarantee.unsliced(order=4, epsilon=1.0)
 
@@ -118,16 +116,6 @@ def test_json_is_plain_and_complete():
     assert document["is_useful"] == judged.is_useful
     assert document["sentence"] == judged.sentence
     assert [row["name"] for row in document["statistics"]] == ["mean(a)", "mean(b)"]
-
-
-def test_counted_values_have_no_verdict():
-    query = columns(["a"]).with_range(Box([0], [4]))
-    profile = FiniteProfile.axes(dim=1)
-    scan = RowScan.of(query, secret="g", profile=profile, n_bins=16)
-    table = pa.table({"g": ["x", "x", "y", "y"], "a": [0.0, 1.0, 2.0, 3.0]})
-    scenario = streamed_scenario(scan_tables([table], scan), scan, pairs="all")
-    claim = Guarantee.joint(order=4, epsilon=1.0, profile=profile)
-    assert verdict(certify_release(scenario, claim)) is None
 
 
 def test_nothing_of_it_is_public():

@@ -16,7 +16,6 @@ from pufferslice.certificate.verify import UNCHECKED, differences
 from pufferslice.errors import ArgumentError, PuffersliceError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.tables import DistanceTables
 
@@ -135,32 +134,6 @@ def test_gaps_without_what_lies_beyond_the_bands(from_samples):
     slices = attrs.evolve(slices, beyond=beyond)
     forged = issued(attrs.evolve(from_samples.evidence, slices=slices), from_samples.statement)
     assert any("beyond" in problem for problem in verify(forged).problems)
-
-
-class TestCountedRows:
-    """Streamed rows may be counted in a range to which the query is not clipped."""
-
-    def certificate(self, query, **said):
-        scan = RowScan.of(query, secret="s", profile=PROFILE, **said)
-        return certify_release(
-            streamed_scenario(scan_tables([TABLE], scan), scan), JOINT.along(PROFILE)
-        )
-
-    def test_the_range_is_stated(self):
-        certificate = self.certificate(columns(["x", "y"]), range=Box([-9, -9], [9, 9]))
-        stated = certificate.statement
-        assert stated["scenario"]["counted_range"]["high"] == [9, 9]
-        assert "counted" in stated["unsliced"]["from"]
-        assert verify(certificate).holds
-        clipped = self.certificate(QUERY)
-        assert clipped.statement["unsliced"]["from"] == "the diameter of the public range"
-        assert verify(clipped).holds
-
-    def test_and_checked(self):
-        certificate = self.certificate(columns(["x", "y"]), range=Box([-9, -9], [9, 9]))
-        wider = Box([-99, -99], [99, 99]).description()
-        assert not verify(with_scenario(certificate, counted_range=wider)).holds
-        assert not verify(with_scenario(certificate, counted_range=None)).holds
 
 
 @pytest.mark.parametrize("offset", [1e9, 1e10, 1e12])

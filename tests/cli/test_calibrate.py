@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`calibrate`: from samples and from streamed files, the three claims, shapes, other bounds."""
+"""`calibrate`: from samples, the three claims, shapes, other bounds."""
 
 import pytest
 from tests.cli.conftest import write_parts
@@ -47,7 +47,7 @@ EMPIRICAL = "--set prior.kind=empirical"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streams")
+    folder = tmp_path_factory.mktemp("parts")
     write_parts(folder, 3, 2_000)
     for name, document in FILES.items():
         (folder / f"{name}.toml").write_text(toml_text(document))
@@ -81,33 +81,8 @@ def test_epsilon_delta_the_band_and_the_sphere(ask):
     assert sphere["sampling"]["noise_shares"]["slicing"] > 0
 
 
-@pytest.mark.parametrize("prior", [EMPIRICAL, SAMPLED])
-def test_streamed_is_as_read_whole_up_to_two_bins(ask, prior):
-    whole = ask(SRPP, prior).json["noise_std"]
-    streamed = ask(SRPP, prior, "--set data.bins=4096").json["noise_std"]
-    assert whole <= streamed * (1 + 1e-9) <= whole * 1.03
-    globbed = "--set 'data.path=parts/*.parquet' --set data.bins=4096"
-    assert ask(SRPP, prior, globbed).json["noise_std"] == streamed
-
-
-@pytest.mark.slow
-def test_local_workers_change_nothing(ask):
-    alone, both = (
-        ask(SRPP, SAMPLED, "--set data.bins=256", more).json for more in ("", "--workers 2")
-    )
-    assert {**alone, "certificate": ""} == {**both, "certificate": ""}
-
-
-def test_a_checkpoint_is_written_and_used(ask, made):
-    line = f"{SRPP} {SAMPLED} --checkpoint scan.npz --set data.bins="
-    first = ask(f"{line}256").json
-    assert (made / "scan.npz").exists()
-    assert ask(f"{line}256").json["noise_std"] == first["noise_std"]
-    assert ask(f"{line}512").code != 0
-
-
 def test_the_claim_is_about_clipped_values(ask):
-    line = f"{SRPP} {SAMPLED} --set data.bins=512"
+    line = f"{SRPP} {SAMPLED}"
     narrow = ask(line, "--set 'query.range={low=[-1,0], high=[1,2]}'").json
     assert narrow["noise_std"] < ask(line).json["noise_std"]
     clipped = ask("calibrate whole.toml --set 'query.range={age=[17,36], hours-per-week=[1,99]}'")
@@ -118,7 +93,6 @@ def test_the_claim_is_about_clipped_values(ask):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{SRPP} --set data.bins=256", "[prior] kind: is required"),
         (f"{SRPP} --set prior.kind=sampled", "need failure_probability"),
         (f"{SRPP} --set prior.kind=guessed", "[prior] kind: must be"),
         (f"{SRPP} --set guarantee.failure_probability=0.1", "nothing can fail"),
@@ -126,7 +100,6 @@ def test_the_claim_is_about_clipped_values(ask):
         (f"{SRPP} --set calibration.shape=fitted", "a claim along slices has isotropic noise"),
         (f"{SRPP} --set calibration.shape=round", "[calibration] shape: must be"),
         (f"{SRPP} --set profile={{}}", "[profile] seed: is required"),
-        (f"{SRPP} {SAMPLED} --workers 2", "are for streamed data"),
         (f"{LOOSE} {SAMPLED} --set guarantee.delta=1e-4", "too few samples"),
         (f"{LOOSE} {SAMPLED} {RENYI_CLAIM}", "cannot be certified from samples"),
     ],
@@ -216,10 +189,6 @@ def test_the_verdict_stays_out_of_the_certificate(ask, made):
     answer = ask(RENYI, "--out whole.json").json
     assert answer["verdict"]["is_useful"] is False
     assert "worth making" not in (made / "whole.json").read_text()
-    streamed = ask(SRPP, EMPIRICAL, "--set data.bins=64").json
-    assert streamed["verdict"] is None
-    shown = ask("calibrate rows.toml", EMPIRICAL, "--set data.bins=64").out
-    assert "internal" not in shown.split("Certificate ")[0]
 
 
 def test_other_bounds_side_by_side(ask, made):

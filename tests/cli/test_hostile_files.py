@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import RECORDS, SCENARIO
+from tests.cli.conftest import SCENARIO
 
 from pufferslice.cli.app import run
 
@@ -213,14 +213,3 @@ def test_no_room_at_the_start_of_a_training_run(place):
     assert done.returncode == 1
     assert os.strerror(errno.EFBIG) in done.stderr
     assert names("run") == []
-
-
-def test_no_room_at_the_start_of_a_scan(place):
-    streamed = RECORDS.replace("[data]", "[data]\nbins = 16")
-    (place / "streamed.toml").write_text(streamed)
-    (place / "new").mkdir()
-    arguments = "calibrate streamed.toml --checkpoint new/scan"
-    done = process(arguments, stdout=subprocess.DEVNULL, preexec_fn=little)
-    assert done.returncode == 1
-    assert os.strerror(errno.EFBIG) in done.stderr
-    assert names("new") == []

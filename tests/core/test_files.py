@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from pufferslice._core.files import (
     digest,
     make_folder,
     parsed_json,
+    prepare_database,
     pretty_json,
     read_bytes,
     remove_unfinished,
@@ -267,3 +269,22 @@ def test_what_killed_writes_left_beside_the_target_of_a_link_is_removed(tmp_path
     (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
     remove_unfinished(tmp_path / "link")
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda url: write_whole(url, b""),
+        lambda url: write_whole(Path(url), b""),
+        make_folder,
+        lambda url: prepare_database(url, create=True),
+        lambda url: read_bytes(url, "settings"),
+    ],
+)
+def test_a_url_is_refused_without_its_password(use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    url = "s3://me:hunter2@bucket/file"
+    with pytest.raises(StorageError, match="a URL of s3://") as caught:
+        use(url)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,6 @@ from pufferslice._core.text import (
     escaped_texts,
     given,
     listed,
-    listed_labels,
     quoted,
     shown,
 )
@@ -60,12 +59,6 @@ def test_lists():
     assert listed(["a", "b\n"]) == "a, b\\n"
     assert listed([str(i) for i in range(1_008)]).endswith("7 and 1,000 more")
     assert listed(["a"], quoted) == "'a'"
-
-
-def test_a_label_of_one_row_is_counted_and_not_shown():
-    counts = {f"rare {i}": 1 for i in range(5)} | {f"often {i}": 2 for i in range(9)}
-    assert "rare" not in listed_labels(counts)
-    assert listed_labels(counts).endswith("often 7 and 6 more")
 
 
 @pytest.mark.parametrize(

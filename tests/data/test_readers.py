@@ -2,6 +2,8 @@
 """Files as tables, whole and in pieces: the same rows from every format, and damaged files."""
 
 import gzip
+import traceback
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 
 from pufferslice.data import read_table, readers
 from pufferslice.data.frames import floats_of, frame_of, missing_rows
-from pufferslice.data.readers import Piece, Reading, batches, complete_frames, pieces_of
+from pufferslice.data.readers import Piece, batches, complete_frames, pieces_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
 
 TABLE = pa.table({"age": [30, 40, 50], "job": ["a", "?", "c"], "pay": [1.5, 2.5, 3.5]})
@@ -147,6 +149,13 @@ class TestBadFiles:
         with pytest.raises(TableError, match=r"must end in .csv"):
             read_table(write(tmp_path / name, CSV))
 
+    def test_a_url_is_refused_without_its_password(self):
+        url = "s3://me:hunter2@bucket/people.parquet"
+        for path in (url, Path(url)):
+            with pytest.raises(StorageError, match=r"s3://.* only files of this machine") as caught:
+                read_table(path)
+            assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
     @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
     def test_empty_file(self, tmp_path, name):
         with pytest.raises(TableError, match="is an empty file"):
@@ -231,7 +240,7 @@ class TestBadFiles:
         assert not capsys.readouterr().err
 
 
-READING = Reading(columns=("name", "age"), labels=("name",))
+COLUMNS = ("name", "age")
 
 
 @pytest.fixture
@@ -245,9 +254,9 @@ def csv(tmp_path, text, name="people.csv"):
     return path
 
 
-def rows_of(path, reading=READING):
-    (piece,) = pieces_of([path], reading.columns)
-    return pa.concat_tables(batches(piece, reading)).to_pydict()
+def rows_of(path):
+    (piece,) = pieces_of([path], COLUMNS)
+    return pa.concat_tables(batches(piece, COLUMNS)).to_pydict()
 
 
 class TestParquetPieces:
@@ -256,8 +265,7 @@ class TestParquetPieces:
         pq.write_table(pa.table({"name": list("abcde")}), path, row_group_size=2)
         found = pieces_of([path], ["name"])
         assert found == [Piece(path, 0, 2), Piece(path, 1, 2), Piece(path, 2, 1)]
-        assert str(found[1]).endswith("people.parquet', row group 1")
-        (last,) = batches(found[2], Reading(("name",), ("name",)))
+        (last,) = batches(found[2], ["name"])
         assert last.to_pydict() == {"name": ["e"]}
 
     def test_a_file_without_rows(self, tmp_path):
@@ -265,12 +273,11 @@ class TestParquetPieces:
         with pytest.raises(TableError, match="has no rows"):
             pieces_of([tmp_path / "a.parquet"], ["name"])
 
-    def test_only_the_named_columns_and_null_values(self, tmp_path):
+    def test_only_the_named_columns(self, tmp_path):
         path = tmp_path / "people.parquet"
         table = pa.table({"name": ["a", "?"], "age": [1, 2], "photo": [b"x", b"y"]})
         pq.write_table(table, path)
-        reading = READING._replace(null_values=("?",))
-        assert rows_of(path, reading) == {"name": ["a", None], "age": [1, 2]}
+        assert rows_of(path) == {"name": ["a", "?"], "age": [1, 2]}
 
     def test_damage_is_told(self, tmp_path):
         path = tmp_path / "people.parquet"
@@ -292,20 +299,18 @@ class TestParquetPieces:
 class TestCsvPieces:
     def test_batches_hold_all_rows_in_order(self, tmp_path, small_batches):
         path = csv(tmp_path, "name,age\n" + "".join(f"n{i},{i}\n" for i in range(100)))
-        (piece,) = pieces_of([path], READING.columns)
-        assert len(list(batches(piece, READING))) > 5
+        (piece,) = pieces_of([path], COLUMNS)
+        assert len(list(batches(piece, COLUMNS))) > 5
         assert rows_of(path) == {"name": [f"n{i}" for i in range(100)], "age": list(range(100))}
-        assert str(piece).endswith("people.csv'")
 
     def test_decimals_may_come_after_integers(self, tmp_path, small_batches):
         path = csv(tmp_path, "name,age\n" + "a,1\n" * 50 + "b,2.5\n")
         assert rows_of(path)["age"][-1] == 2.5
 
     def test_values_may_come_after_empty_cells(self, tmp_path, small_batches):
-        path = csv(tmp_path, "name,age\n" + ",\n" * 50 + "b,2.5\n")
+        path = csv(tmp_path, "name,age\n" + "a,\n" * 50 + "b,2.5\n")
         found = rows_of(path)
-        assert (found["name"][-1], found["age"][-1]) == ("b", 2.5)
-        assert found["age"][0] is None
+        assert (found["age"][0], found["age"][-1]) == (None, 2.5)
 
     def test_a_label_that_changes_its_type_is_refused_unseen(self, tmp_path, small_batches):
         path = csv(tmp_path, "name,age\n" + "1,1\n" * 50 + "private,2\n")

@@ -33,7 +33,6 @@ _ROWS = _ALL | {"calibration": SCENARIO["calibration"]}
 _READ = {"path": "many.parquet", "missing": "drop-rows", "null_values": ["?"]}
 FUZZED: dict[str, dict[str, Any]] = scenario_files.SCENARIOS | {
     "records": RECORDS | _ROWS,
-    "streamed": RECORDS | _ROWS | {"data": {"path": "people.parquet", "bins": 16}},
     "sampled": _ROWS | SAMPLED | {"data": _READ, "secret": SCENARIO["secret"]},
     "bootstrap": _ROWS | BOOTSTRAP | {"guarantee": SCENARIO["guarantee"]},
     "pair": PAIR | _ALL,

@@ -25,7 +25,6 @@ from pufferslice.scenario.distributions import (
 )
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
 
 GROUP = "group"
@@ -200,28 +199,6 @@ def _sampled(rng: np.random.Generator) -> Case:
     )
 
 
-def _binned(rng: np.random.Generator) -> Case:
-    dim, size = _dim(rng), _size(rng)
-    names = [f"x{i}" for i in range(dim)]
-    query = _scaled(rng, columns(names).with_range(_range(rng, dim, size)))
-    profile = _profile(rng, dim)
-    scan = RowScan.of(query, secret=GROUP, profile=profile, n_bins=int(rng.choice([16, 256, 4096])))
-    table, parts = _table(rng, names, size, _secrets(rng))
-    cut = int(rng.integers(1, table.num_rows + 1))
-    slices = [table.slice(start, cut) for start in range(0, table.num_rows, cut)]
-    pairs = _pairs(rng, sorted(parts))
-    scenario = streamed_scenario(scan_tables(slices, scan), scan, pairs=pairs)
-    made = {k: FiniteDistribution.uniform(_prepared(query, rows)) for k, rows in parts.items()}
-    return Case(
-        kind="binned",
-        scenario=scenario,
-        profile=profile,
-        target=_claim(rng, any_claim=False),
-        options=_exact_options(rng),
-        truth=[(made[a], made[b]) for a, b in scenario.pairs],
-    )
-
-
 def _sphere(rng: np.random.Generator) -> Case:
     """Point masses, for which the whole sphere is known in closed form: drawn from, or as such."""
     dim, size = int(rng.integers(2, 5)), _size(rng)
@@ -261,7 +238,6 @@ KINDS: dict[str, Callable[[np.random.Generator], Case]] = {
     "weighted": _weighted,
     "gaussian": _gaussian,
     "sampled": _sampled,
-    "binned": _binned,
     "sphere": _sphere,
 }
 

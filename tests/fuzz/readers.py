@@ -22,22 +22,13 @@ from pufferslice.config import read_plan, read_request, read_training
 from pufferslice.data import read_table
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning.keys import RunKey
-from pufferslice.queries import Box, columns
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release
 from pufferslice.report.inputs import read_file
-from pufferslice.scenario.histograms import Histograms
-from pufferslice.sensitivity import RowScan, scan_tables
-from pufferslice.sensitivity.binned import Tally
 from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.sensitivity.scan import Checkpoint as ScanCheckpoint
-from pufferslice.sensitivity.scan import Position
 
 SCRATCH = Path(tempfile.mkdtemp(prefix="readers-"))
 PEOPLE = "site,pay,age\na,1,2\na,2.5,3\nb,4,5\nb,8,5\nb,,6\n"
-
-QUERY = columns(["pay"]).with_range(Box([0], [9]))
-SCAN = RowScan.of(QUERY, secret="site", profile=FiniteProfile.axes(dim=1), n_bins=4)
 
 
 def _file(name: str, content: bytes) -> Path:
@@ -82,14 +73,6 @@ def _table(path: Path) -> None:
     assert read_table(path).num_rows
 
 
-def _scan_checkpoint(path: Path) -> None:
-    assert ScanCheckpoint(path, SCAN, []).resumed(Tally(SCAN.grid)) >= (0, 0, 0)
-
-
-def _histograms(path: Path) -> None:
-    assert (Histograms.from_bytes(path.read_bytes()).counts >= 0).all()
-
-
 def _run_checkpoint(path: Path) -> None:
     from pufferslice.torch.checkpoint import Checkpoint
 
@@ -119,8 +102,6 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "csv": ("table.csv", _table),
     "zipped csv": ("table.csv.gz", _table),
     "parquet": ("table.parquet", _table),
-    "scan checkpoint": ("scan", _scan_checkpoint),
-    "histograms": ("histograms", _histograms),
     "run checkpoint": ("checkpoint", _run_checkpoint),
     "run key": ("run.key", _run_key),
     "ledger": ("ledger", _ledger),
@@ -168,10 +149,6 @@ def _good_files() -> Iterator[tuple[str, bytes]]:
     sink = pa.BufferOutputStream()
     pa.parquet.write_table(pa.table({"site": ["a", "b"], "pay": [1.0, 2.0]}), sink)
     yield "parquet", sink.getvalue().to_pybytes()
-    histograms = scan_tables([pa.table({"site": ["a", "b"], "pay": [1.0, 2.0]})], SCAN)
-    ScanCheckpoint(SCRATCH / "scan", SCAN, []).save(histograms, Position(0, 0, 2))
-    yield "scan checkpoint", (SCRATCH / "scan").read_bytes()
-    yield "histograms", histograms.to_bytes()
     yield "run checkpoint", _trained()
     yield "audit", _audited(certificate, scenario)
     row = {"step": 1, "n_steps": 2, "notion": "unsliced", "order": 4.0, "epsilon": 1.0}

@@ -101,7 +101,7 @@ def test_calibrate_an_odd_table(place, raw, name):
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
 
 
-@given(data=st.data(), name=st.sampled_from(["groups", "streamed", "sampled"]))
+@given(data=st.data(), name=st.sampled_from(["groups", "records", "sampled"]))
 @slow_to_make
 def test_calibrate_a_damaged_table(place, good, data, name):
     folder, file = place(*DATA), FUZZED[name]["data"]["path"]

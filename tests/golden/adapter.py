@@ -45,7 +45,6 @@ from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.sampling import draw_batch
 from pufferslice.queries import Ball, Box, above, columns, summary
 from pufferslice.report import demo
-from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 
 Spec = dict[str, Any]
 
@@ -106,14 +105,8 @@ def _from_tables(kind: str, spec: Spec, tables: dict[str, Any], said: Spec) -> S
         return Scenario.from_groups(tables, secret=secret, **said)
     if kind == "records":
         return Scenario.from_records(tables, secret=secret, **said)
-    if kind == "bootstrap":
-        how = Bootstrap(n_replicates=spec["n_replicates"], seed=spec["seed"])
-        return Scenario.from_bootstrap(tables, secret=secret, bootstrap=how, **said)
-    (table,) = tables.values()
-    scan = RowScan.of(said["query"], secret=secret, profile=_profile(spec), n_bins=spec["n_bins"])
-    starts = range(0, table.num_rows, spec["piece"])
-    counted = scan_tables([table.slice(start, spec["piece"]) for start in starts], scan)
-    return streamed_scenario(counted, scan, pairs=said["pairs"])
+    how = Bootstrap(n_replicates=spec["n_replicates"], seed=spec["seed"])
+    return Scenario.from_bootstrap(tables, secret=secret, bootstrap=how, **said)
 
 
 def _worlds(spec: Spec) -> dict[str, Any]:

@@ -34,7 +34,7 @@ FILES = {
     "rows.csv": csv_text(PEOPLE[:2]),
     **{
         f"{name}.toml": toml_text(SCENARIOS[name])
-        for name in ("groups", "records", "streamed", "sampled", "gaussian", "bootstrap")
+        for name in ("groups", "records", "sampled", "gaussian", "bootstrap")
     },
     "training.toml": toml_text(TRAINING),
     "amplified.toml": _with(
@@ -110,7 +110,6 @@ keygen keys --json
 calibrate groups.toml --out groups.json --json
 calibrate average.toml --out average.json --json
 calibrate records.toml --out records.json --json
-calibrate streamed.toml --out streamed.json --json
 calibrate sampled.toml --out sampled.json --json
 calibrate gaussian.toml --out gaussian.json --json
 calibrate bootstrap.toml --out bootstrap.json --json

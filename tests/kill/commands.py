@@ -24,12 +24,10 @@ from pufferslice._core.files import digest
 from pufferslice.certificate import Certificate, verify
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release
-from pufferslice.scenario.histograms import Histograms
 
 SCENARIO = """
 [data]
 path = "people.parquet"
-{bins}
 [secret]
 column = "site"
 [query]
@@ -57,7 +55,7 @@ ROWS_PER_GROUP = 500
 CALIBRATE = ["calibrate", "scenario.toml", "--out", "certificate.json"]
 
 
-def write_scenario(folder: Path, n_rows: int, n_directions: int, bins: str = "") -> None:
+def write_scenario(folder: Path, n_rows: int, n_directions: int) -> None:
     """A table of `n_rows` people, and a scenario on it."""
     rng = np.random.default_rng(5)
     site = rng.integers(3, size=n_rows)
@@ -69,8 +67,7 @@ def write_scenario(folder: Path, n_rows: int, n_directions: int, bins: str = "")
         }
     )
     pq.write_table(table, folder / "people.parquet", row_group_size=ROWS_PER_GROUP)
-    text = SCENARIO.format(bins=bins, n_directions=n_directions)
-    (folder / "scenario.toml").write_text(text)
+    (folder / "scenario.toml").write_text(SCENARIO.format(n_directions=n_directions))
 
 
 def whole_certificate(path: Path) -> Certificate | None:
@@ -208,48 +205,6 @@ class Calibrate(Command):
         found = whole_certificate(folder / "certificate.json")
         assert found is not None
         assert found.noise_std == self.noise_std
-
-
-class Stream(Command):
-    """A scan that is saved after every batch, so that kills fall between and into saves."""
-
-    name = "stream"
-    options = MappingProxyType({"save_always": True})
-    line = "calibrate scenario.toml --out certificate.json --checkpoint scan --json"
-
-    def make_ready(self) -> None:
-        write_scenario(self.ready, 60 * ROWS_PER_GROUP, 20, "bins = 256")
-
-    def arrive(self, folder: Path) -> None:
-        """The one file for all: a checkpoint knows its data by path and time of change."""
-        (folder / "people.parquet").unlink()
-        (folder / "people.parquet").symlink_to(self.ready / "people.parquet")
-
-    def remember(self, folder: Path, ended: Ended) -> None:
-        self.noise_std = json.loads(ended.stdout)["noise_std"]
-        self.histograms = self._histograms(folder)
-        self.n_resumed = 0
-
-    def look(self, folder: Path) -> None:
-        whole_certificate(folder / "certificate.json")
-        if (folder / "scan").exists():
-            found = self._histograms(folder)
-            assert (found.counts.sum(axis=(0, 2)) <= self.histograms.counts.sum(axis=(0, 2))).all()
-            self.n_resumed += 1
-
-    def resume(self, folder: Path) -> None:
-        self.run(folder)
-        found = self._histograms(folder)
-        assert found.secrets == self.histograms.secrets
-        assert np.array_equal(found.counts, self.histograms.counts)
-        certificate = whole_certificate(folder / "certificate.json")
-        assert certificate is not None
-        assert certificate.noise_std == self.noise_std
-
-    def _histograms(self, folder: Path) -> Histograms:
-        _, separator, body = (folder / "scan").read_bytes().partition(b"\n\0\n")
-        assert separator
-        return Histograms.from_bytes(body)
 
 
 class Train(Command):
@@ -427,5 +382,5 @@ class Report(Command):
 
 
 COMMANDS: dict[str, type[Command]] = {
-    command.name: command for command in (Calibrate, Stream, Train, Audit, ReleaseRow, Report)
+    command.name: command for command in (Calibrate, Train, Audit, ReleaseRow, Report)
 }

@@ -20,7 +20,6 @@ PROGRAM = """
 import contextlib, io, json, os, select, signal, sys, time
 from pathlib import Path
 import pufferslice.audit, pufferslice.config, pufferslice.releases.release, pufferslice.report.page
-import pufferslice.sensitivity.scan as saving
 import pufferslice.torch.train, sklearn.datasets, torch._dynamo
 from pufferslice.cli.app import run
 from pufferslice.calibration.noise import draw_integers
@@ -33,8 +32,6 @@ def prepare(job):
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if job["save_always"]:
-        saving.SECONDS_BETWEEN = 0.0
     if job["run_key"]:
         content = Path(job["run_key"]).read_bytes()
 
@@ -151,7 +148,6 @@ class Nursery:
                 "after": after,
                 "signal": int(signal),
                 "patience": PATIENCE,
-                "save_always": said.get("save_always", False),
                 "run_key": said.get("run_key"),
                 **streams,
             }

@@ -4,7 +4,6 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import pufferslice as ps
@@ -12,7 +11,6 @@ from pufferslice.errors import ScenarioError
 from pufferslice.queries import above, at_least, columns, logistic_regression, summary
 from pufferslice.scenario.distributions import GaussianMixture
 from pufferslice.scenario.simulator import Simulator
-from pufferslice.sensitivity import RowScan, scan_files, scan_tables, streamed_scenario
 
 LINE = ps.FiniteProfile.axes(dim=1)
 TABLE = pa.table(
@@ -212,23 +210,3 @@ class TestDeclaredUnits:
         assert ps.Scenario.from_worlds(rare, query=self.RATE).dim == 1
         with pytest.raises(ScenarioError, match="a rate is a share"):
             ps.Scenario.from_worlds({**rare, "c": world(0.03)}, query=self.RATE)
-
-
-class TestStreams:
-    @pytest.mark.parametrize(
-        ("query", "words"),
-        [
-            (columns(["unit"], range={"unit": (0, 9)}), "column 'unit' has the same value"),
-            (columns(["sick"], {"hlth": "Poor"}, range={"sick": (0, 1)}), "no row meets"),
-            (columns(["sick"], {"sick": at_least(0)}, range={"sick": (0, 1)}), "every row meets"),
-        ],
-    )
-    def test_the_same_is_refused(self, query, words, tmp_path):
-        scan = RowScan.of(query, secret="site", profile=ps.FiniteProfile.axes(dim=query.dim))
-        pq.write_table(TABLE, tmp_path / "t.parquet", row_group_size=2)
-        for counted in (
-            scan_files(tmp_path / "t.parquet", scan),
-            scan_tables([TABLE.slice(0, 1), TABLE.slice(1)], scan),
-        ):
-            with pytest.raises(ScenarioError, match=words):
-                streamed_scenario(counted, scan)

@@ -41,7 +41,6 @@ from pufferslice.releases.release import Release, quantised, release, release_ag
 from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.priors import Bootstrap, Resampled
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 COLUMNS = {
@@ -929,16 +928,6 @@ class TestFromSamplesAndBins:
         released = release(scenario, row, certificate, ledger=tmp_path / "l")
         assert released.guarantee == str(target)
         assert abs(released.values[0]) < 8 * certificate.noise_std
-
-    def counted(self, query, **said):
-        scan = RowScan.of(query, secret="s", profile=LINE, **said)
-        return streamed_scenario(scan_tables([self.MANY], scan), scan)
-
-    def test_without_clipping_a_release_stays_in_the_counted_range(self):
-        scenario = self.counted(columns(["x"]), range=Box([-5], [5]))
-        assert fitting_value(scenario, self.MANY.slice(7, 1)) == self.MANY["x"][7].as_py()
-        with pytest.raises(ReleaseError, match="outside the range in which the data were counted"):
-            fitting_value(scenario, pa.table({"s": ["a"], "x": [5.5]}))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,7 @@ from pufferslice.certificate import certify_release, verify
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.releases.release import Release, release
-from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.simulator import OutputSimulator
-from pufferslice.sensitivity import RowScan, scan_outputs, scan_tables, streamed_scenario
-from pufferslice.sensitivity.binned import bin_grid
 
 JOINT = ps.Guarantee.joint(order=4, epsilon=1.0)
 LINE = ps.FiniteProfile.axes(dim=1)
@@ -76,22 +73,6 @@ class TestWhichSecrets:
         free = ps.Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
         assert free.clipped() == {"all": [], "some": []}
 
-    def test_streams_are_counted_however_they_are_cut(self):
-        query = columns(["x"], range={"x": (0, 50)})
-        scan = RowScan.of(query, secret="s", profile=LINE, n_bins=64)
-        whole = scan_tables([TABLE], scan)
-        assert whole.n_clipped.tolist() == [0, 1, 3]
-        assert whole.ends.tolist() == [[1], [90]]
-        parts = [TABLE.slice(k, 2) for k in range(0, 9, 2)]
-        assert scan_tables(parts, scan) == scan_tables(parts[::-1], scan) == whole
-        assert Histograms.from_bytes(whole.to_bytes()) == whole
-        assert streamed_scenario(whole, scan).clipped() == {"all": ["c"], "some": ["b"]}
-        blocks = [("c", [[70.0], [80.0]]), ("b", [[4.0]]), ("c", [[90.0], [9.0]])]
-        found = scan_outputs(blocks, query, bin_grid(query, LINE, n_bins=64))
-        assert found.n_clipped.tolist() == [0, 3]
-        ball = RowScan.of(columns(["x"], range=Ball([0], 50)), secret="s", profile=LINE)
-        assert scan_tables([TABLE], ball).n_clipped.tolist() == [0, 1, 3]
-
 
 class TestRefused:
     @pytest.mark.parametrize(
@@ -112,13 +93,6 @@ class TestRefused:
         query = summary(mean=["x", "y"], range=Box([0, 2000], [100, 3000]))
         with pytest.raises(ScenarioError, match=r"range of 'mean\(y\)'"):
             ps.Scenario.from_groups(table, secret="s", query=query)
-        scan = RowScan.of(
-            columns(["x", "y"], range=Box([0, 2000], [100, 3000])),
-            secret="s",
-            profile=ps.FiniteProfile.axes(dim=2),
-        )
-        with pytest.raises(ScenarioError, match="range of 'y'"):
-            streamed_scenario(scan_tables([table], scan), scan)
 
     def test_distributions_that_only_clipping_makes_equal(self):
         query = columns(["x"], range={"x": (0, 10)})
@@ -133,9 +107,6 @@ class TestRefused:
             worlds = {secret: kind(rows) for secret, rows in distributions.items()}
             with pytest.raises(ScenarioError, match="same only because the public range clips"):
                 ps.Scenario.from_worlds(worlds, query=summary(mean=["x"], range={"x": (0, 10)}))
-        ball = RowScan.of(columns(["x"], range=Ball([0], 3)), secret="s", profile=LINE)
-        with pytest.raises(ScenarioError, match="same only because the public range clips"):
-            streamed_scenario(scan_tables([table], ball), ball)
 
     def test_distributions_that_are_equal_anyway_are_taken(self):
         query = columns(["x"], range={"x": (0, 10)})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import oracles
 
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import (
     WEIGHT_QUANTA,
     Distribution,
@@ -22,7 +22,6 @@ from pufferslice.scenario.distributions import (
     SampledDistribution,
     equal_distributions,
 )
-from pufferslice.scenario.histograms import BinGrid, BinnedDistribution, SampledBinnedDistribution
 
 
 class TestEmpiricalDistribution:
@@ -183,7 +182,6 @@ class TestSampled:
             SampledDistribution(outputs=outputs)
 
 
-GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
 ROWS = [[0.5], [0.25], [0.25]]
 
 
@@ -195,27 +193,21 @@ class DistributionContract:
     """Of the same type, with the same shapes."""
     kind = "empirical"
     n_samples = 3
-    grid = None
     mean = 1 / 3
     atoms: ClassVar = ([[0.5], [0.25], [0.25]], [1, 1, 1])
 
     def test_facts(self):
         shown = self.distribution
         assert (shown.kind, shown.dim, shown.n_samples) == (self.kind, 1, self.n_samples)
-        assert shown.grid == self.grid
         assert type(shown).__name__ in repr(shown)
         assert "0.25" not in repr(shown)
 
     def test_mean_and_atoms(self):
         mean, atoms = self.distribution.mean, self.distribution.atoms()
-        assert mean is None if self.mean is None else mean == pytest.approx([self.mean])
+        assert mean == pytest.approx([self.mean])
         assert self.atoms == (None if atoms is None else tuple(array.tolist() for array in atoms))
 
     def test_draws_follow_the_distribution(self, rng):
-        if self.grid is not None:
-            with pytest.raises(ScenarioError, match="no values"):
-                self.distribution.draw(3, rng=rng)
-            return
         values, where = self.distribution.draw(100_000, rng=rng)
         assert where.shape == (100_000,)
         assert values[where].mean() == pytest.approx(self.mean, abs=0.02)
@@ -290,20 +282,3 @@ class TestMixtureContract(DistributionContract):
     def test_refusals(self, components, counts):
         with pytest.raises(ArgumentError, match=r"components must be|counts must be"):
             GaussianMixture(components=components, counts=counts)
-
-
-class TestBinnedContract(DistributionContract):
-    distribution = BinnedDistribution(grid=GRID, counts=[[1, 0, 2, 0]])
-    other = BinnedDistribution(grid=GRID, counts=[[1, 2, 0, 0]])
-    grid, mean, atoms = GRID, None, None
-
-    def test_counts_in_the_same_proportions_look_equal(self):
-        """Products of such counts do not fit 64 bits."""
-        large = BinnedDistribution(grid=GRID, counts=[[2**60, 0, 2**61, 0]])
-        assert equal_distributions(self.distribution, large)
-
-
-class TestSampledBinnedContract(DistributionContract):
-    distribution = SampledBinnedDistribution(grid=GRID, counts=[[1, 0, 2, 0]])
-    other = SampledBinnedDistribution(grid=GRID, counts=[[1, 2, 0, 0]])
-    kind, grid, mean, atoms = "sampled", GRID, None, None

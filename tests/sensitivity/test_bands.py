@@ -12,10 +12,8 @@ from scipy import stats
 
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
-from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
 from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.bands import (
-    BandTables,
     SortedSample,
     band_tables,
     common_bands,
@@ -205,29 +203,6 @@ def test_gaps_to_a_public_end_do_not_give_a_record_away(rng):
     assert not np.isin(3.0 - worst, np.concatenate([x, y]))
     bits = np.array([worst]).view(np.int64)[0]
     assert bits % 2**44 == 0
-
-
-class TestCountedSamples:
-    """Draws that were counted in bins give the same bound, wider by two bins at most."""
-
-    GRID = BinGrid(directions=LINE, center=[0.0], extents=[8.0], shape="box", n_bins=4096)
-
-    def counted(self, values):
-        bins = np.floor((values + 8) / 16 * 4096).astype(int)
-        return BinnedDistribution(grid=self.GRID, counts=np.bincount(bins, minlength=4096)[None])
-
-    def test_as_the_kept_draws(self, rng):
-        x, y = np.clip(rng.normal(size=(2, 2_000)), -7.9, 7.9)
-        kept = tables_of(x, y, ends=(-8.0, 8.0))
-        distributions = [self.counted(v) for v in (x, y)]
-        bands = common_bands([2000, 2000], 0.025, "order_statistics")
-        found = band_tables(distributions, PAIR, bands, self.GRID.ends)
-        room = 2 * 16 / 4096 + 1e-4
-        for rate in (0.05, 0.5):
-            assert moment(found.bound, rate) >= moment(kept.bound, rate) - 1e-12
-        assert found.bound.worst()[0, 0] <= (kept.bound.worst()[0, 0] + room) * (1 + 1 / 256)
-        assert isinstance(found, BandTables)
-        assert np.array_equal(found.bound.totals, kept.bound.totals)
 
 
 def test_refusals(rng):

@@ -3,7 +3,9 @@
 
 import itertools
 from fractions import Fraction
+from types import SimpleNamespace
 
+import attrs
 import numpy as np
 import ot
 import pytest
@@ -11,11 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import oracles
 
-from pufferslice.errors import ArgumentError
+from pufferslice._core.threads import silent
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import summary
 from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.couplings import Recipe, coupling_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.sensitivity import slice_sensitivity
 from pufferslice.sensitivity.tables import FINEST_DIGITS, OCTAVES
 
 LINE = np.array([[1.0]])
@@ -281,3 +287,17 @@ class TestGapsThatRoundToTheEdgeOfABin:
         tables.check()
         exact = (abs(Fraction(a) - Fraction(b)) for a, b in zip(first, second, strict=True))
         assert Fraction(tables.worst().item()) >= max(exact)
+
+
+@pytest.mark.soundness
+def test_a_type_of_distribution_without_a_row_is_refused():
+    """Left out, it would move the places of the others."""
+    worlds = {"a": on_the_line([0.0]), "b": on_the_line([1.0])}
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]))
+    (prior,) = scenario.priors
+    foreign = dict.fromkeys(worlds, SimpleNamespace(kind="empirical", dim=1))
+    mixed = attrs.evolve(
+        scenario, priors=(prior, attrs.evolve(prior, name="foreign", distributions=foreign))
+    )
+    with pytest.raises(ScenarioError, match="must be of one kind"):
+        slice_sensitivity(mixed, FiniteProfile.axes(dim=1), None, silent)

@@ -16,12 +16,9 @@ from tests.oracles import HP, exact
 from pufferslice.calibration.calibrate import Method, calibrate, cost
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
-from pufferslice.queries import Box, columns
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
-from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.sensitivity import DistributionPair, GapTables, gap_tables
 from pufferslice.sensitivity.bands import SortedSample, band_tables, common_bands
-from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.kernels import thinned
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -331,26 +328,6 @@ class TestBounds:
                 for tables in (coarse, fine)
             )
             assert one == other
-
-    @pytest.mark.soundness
-    def test_binned(self, rng, monkeypatch):
-        profile = FiniteProfile.uniform(dim=2, n_directions=4, seed=1)
-        query = columns(["x", "y"]).with_range(Box([-9, -9], [9, 9]))
-        tally = Tally(bin_grid(query, profile, n_bins=512))
-        for k in range(4):
-            rows = np.clip(rng.normal(k / 2, 1 + k / 3, size=(900, 2)), -9, 9)
-            tally.add(rows, [f"s{k}"], np.zeros(900, dtype=np.int64))
-        counted = tally.histograms()
-        distributions = [
-            BinnedDistribution(grid=counted.grid, counts=counts) for counts in counted.counts
-        ]
-        fine = binned_tables(distributions, all_pairs(4), profile.directions)
-        monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", 800)
-        coarse = binned_tables(
-            distributions, all_pairs(4), profile.directions, weights=profile.weights
-        )
-        assert len(coarse.gaps) <= 800 < len(fine.gaps)
-        assert_bounds(coarse, fine)
 
     @pytest.mark.soundness
     def test_bands(self, rng, monkeypatch):

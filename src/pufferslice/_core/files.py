@@ -64,27 +64,14 @@ _making = threading.Lock()
 """So that no thread uses a file that another one has made and not closed yet."""
 
 
-def protocol_of(path: str | os.PathLike[str]) -> str | None:
-    """The filesystem that a URL names; None for a path.
-
-    >>> protocol_of("s3://bucket/people.parquet"), protocol_of("people.parquet")
-    ('s3', None)
-    """
-    match = _PROTOCOL.match(os.fspath(path))
-    return None if match is None else match[1].lower()
-
-
 def check_local(path: str | os.PathLike[str]) -> None:
-    """Refuse a URL: only tables of data are read from other filesystems, and nothing is written.
-
-    A file is written whole or not at all, which object stores do not promise.
-    """
-    protocol = protocol_of(path)
-    if protocol is not None:
+    """Refuse a URL: files are read from this machine, and written to it, whole or not at all."""
+    match = _PROTOCOL.match(os.fspath(path))
+    if match is not None:
         # Without the rest of the URL, which may hold a password.
         raise StorageError(
-            f"a URL of {protocol}:// cannot be used here: only tables of data are read from other "
-            "filesystems, and files are written to local ones, whole or not at all. Give a path"
+            f"a URL of {match[1].lower()}:// cannot be used: only files of this machine are read "
+            "and written. Copy the file, and give its path"
         )
 
 

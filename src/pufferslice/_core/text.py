@@ -6,7 +6,7 @@ may be that person's record and is never shown; no list has more than `MOST_SHOW
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Number
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ MOST_SHOWN: Final = 8
 LONGEST: Final = 80
 """Characters of one label, at most."""
 
-_FEWEST_ROWS: Final = 2
 _SENTENCE: Final = re.compile(r'[.:;] |"|^ |  | $|^$')
 """Labels that could be read as part of the message, or overlooked."""
 
@@ -50,19 +49,9 @@ def listed(names: Collection[str], show: Callable[[str], str] = shown) -> str:
     >>> listed("abcdefghij")
     'a, b, c, d, e, f, g, h and 2 more'
     """
-    return _with_more(map(show, list(names)[:MOST_SHOWN]), len(names))
-
-
-def listed_labels(counts: Mapping[str, int]) -> str:
-    """Labels of data by how often they occur: those of one row are counted, never shown.
-
-    >>> listed_labels({"Bob": 1, "low": 3, "high": 2}), listed_labels({"Bob": 1, "Eve": 1})
-    ('low, high and 1 more', '2 labels, of one row each')
-    """
-    frequent = [label for label, count in counts.items() if count >= _FEWEST_ROWS]
-    if not frequent:
-        return f"{len(counts):,} labels, of one row each"
-    return _with_more(map(shown, frequent[:MOST_SHOWN]), len(counts))
+    more = len(names) - MOST_SHOWN
+    first = ", ".join(map(show, list(names)[:MOST_SHOWN]))
+    return f"{first} and {more:,} more" if more > 0 else first
 
 
 def given(value: object) -> str:
@@ -91,12 +80,6 @@ def escaped_texts(value: Any) -> Any:  # any JSON value
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | bool | Number)
-
-
-def _with_more(names: Iterable[str], total: int) -> str:
-    first = list(names)
-    more = total - len(first)
-    return ", ".join(first) + (f" and {more:,} more" if more else "")
 
 
 def _cut(text: str) -> str:

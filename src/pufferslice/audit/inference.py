@@ -13,7 +13,6 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above
 from pufferslice._core.text import quoted
 from pufferslice.audit.verdict import json_values
-from pufferslice.errors import ScenarioError
 from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
@@ -87,7 +86,7 @@ def gaussian_scores(
     $\hat s(y) = \arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
     """
     check_above(0, noise_std=noise_std)
-    means = np.array([_known(distribution.mean) for distribution in distributions])
+    means = np.array([distribution.mean for distribution in distributions])
     return _gaussian_kernel(outputs, means, noise_std)
 
 
@@ -218,17 +217,8 @@ def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distr
         return gaussian(distribution)
     if isinstance(distribution, GaussianMixture):
         return attrs.evolve(distribution, components=map(gaussian, distribution.components))
-    atoms, counts = _known(distribution.atoms())
+    atoms, counts = distribution.atoms()  # type: ignore[misc]  # only Gaussians have none
     return FiniteDistribution(outputs=shape.whitened(atoms, center), counts=counts)
-
-
-def _known(value: Values | None) -> Values:
-    """The mean or the atoms of a distribution, which a streamed one does not keep."""
-    if value is None:
-        raise ScenarioError(
-            "streamed distributions keep counts and no values, so outputs have no known likelihood"
-        )
-    return value
 
 
 def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: float) -> Floats:
@@ -245,7 +235,7 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
         parts = [_log_likelihood(outputs, part, noise_std) for part in distribution.components]
         weights = np.log(distribution.counts / distribution.counts.sum())
         return np.asarray(np.logaddexp.reduce(np.array(parts) + weights[:, None], axis=0))
-    atoms, counts = _known(distribution.atoms())
+    atoms, counts = distribution.atoms()  # type: ignore[misc]  # only Gaussians have none
     shares = counts / counts.sum()
     block = max(1, _ENTRIES_AT_ONCE // len(atoms))
     result = np.empty(len(outputs))

@@ -184,8 +184,7 @@ def draw_outputs(
     values, not of the noise.
 
     Needs: distributions that can be drawn from. Values of sampled priors are drawn from the sample:
-    the bands around a sample contain the sample, so the claim covers it. Binned distributions keep
-    no values.
+    the bands around a sample contain the sample, so the claim covers it.
     """
     check_count(1, n_outputs=n_outputs)
     check_count(0, seed=seed)
@@ -599,14 +598,13 @@ def _lines(
         first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
         directions = [*np.eye(scenario.dim)]
         names = [f"axis {name}" for name in scenario.query.names]
-        if first.mean is not None and second.mean is not None:
-            shift = first.mean - second.mean
-            if shift.any() and scenario.dim > 1:
-                directions = [_unit(shift), *directions]
-                names = ["the mean difference", *names]
-                if shape is not None:
-                    directions = [_unit(shape.whitening.T @ (shape.whitening @ shift)), *directions]
-                    names = [STATED, *names]
+        shift = first.mean - second.mean
+        if shift.any() and scenario.dim > 1:
+            directions = [_unit(shift), *directions]
+            names = ["the mean difference", *names]
+            if shape is not None:
+                directions = [_unit(shape.whitening.T @ (shape.whitening @ shift)), *directions]
+                names = [STATED, *names]
         pilots = [white(part.pilot) for part in comparison.outputs]
         recommended = pilot_lines(*pilots)
         if shape is not None:

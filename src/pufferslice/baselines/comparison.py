@@ -282,7 +282,7 @@ def couples_of(scenario: Scenario) -> list[DistributionCouple]:
         if not all(isinstance(d, FiniteDistribution | GaussianDistribution) for d in couple):
             raise ScenarioError(
                 "mechanisms are compared on declared distributions, empirical or Gaussian; the "
-                "baselines have no bound for a distribution known only by samples or bins"
+                "baselines have no bound for a distribution known only by samples"
             )
         couples.append(couple)
     return couples  # type: ignore[return-value]

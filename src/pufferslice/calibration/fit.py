@@ -35,7 +35,6 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.queries import Query
 from pufferslice.queries.ranges import Box
 from pufferslice.scenario.distributions import Distribution, FiniteDistribution
-from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
@@ -289,26 +288,16 @@ def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
 
 
 def _atoms(distributions: Sequence[Distribution]) -> list[FiniteDistribution]:
-    """Those of the distributions that are finite; of streamed rows, some of one stratum."""
-    finite = []
-    for distribution in distributions:
-        if isinstance(distribution, FiniteDistribution):
-            finite.append(distribution)
-        elif isinstance(distribution, BinnedDistribution) and distribution.strata is not None:
-            finite.append(FiniteDistribution.uniform(distribution.strata.rows(0)))
-    return finite
+    """Those of the distributions that are finite."""
+    return [each for each in distributions if isinstance(each, FiniteDistribution)]
 
 
 def _fitted_to_range(
     scenario: Scenario, limit: float, weights: Floats | None
 ) -> FittedShape | None:
     """Noise for distributions known only by a public box: wide sides get more of it."""
-    distributions, _ = distribution_pairs(scenario)
-    grid, limits = distributions[0].grid, scenario.query.range
-    if grid is not None and limits is None:
-        sides = 2 * grid.extents
-    elif isinstance(limits, Box):
-        sides = (limits.high - limits.low) / scenario.query.scales
-    else:
+    limits = scenario.query.range
+    if not isinstance(limits, Box):
         return None
+    sides = (limits.high - limits.low) / scenario.query.scales
     return fit_points(sides[None, :], limit=limit, guard=0.0, weights=weights, kind="diagonal")

@@ -17,7 +17,7 @@ from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import (
-    RankedDistribution,
+    SortedSample,
     band_tables,
     common_bands,
     missing_mass,
@@ -146,7 +146,7 @@ def plan_samples(
 class _Stretched:
     """A larger sample that looks like the pilot."""
 
-    pilot: RankedDistribution
+    pilot: SortedSample
     n_samples: int
 
     def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:

@@ -153,9 +153,8 @@ def certify_release(
                 "output with Guarantee.unsliced(...)"
             )
     else:
-        profile = (
-            _axis(scenario) if scenario.prior_kind == "sampled" and scenario.dim == 1 else None
-        )
+        on_line = scenario.prior_kind == "sampled" and scenario.dim == 1
+        profile = FiniteProfile.axes(dim=1) if on_line else None
     if scenario.prior_kind == "rows" and target.is_sliced:
         raise ScenarioError(
             "sums of rows are certified as a whole, not along slices; claim "
@@ -287,15 +286,6 @@ def _recipe(target: Claim, noise_std: float, effort: Effort) -> Recipe:
         return Recipe(effort=effort, cost="delta", epsilon=target.epsilon, noise_std=noise_std)
     rate = moment_rate(unsliced_order(target), noise_std)
     return Recipe(effort=effort, cost="renyi", rate=rate, noise_std=noise_std)
-
-
-def _axis(scenario: Scenario) -> FiniteProfile:
-    """The one coordinate; values that were counted in bins are known along their own direction."""
-    grid = distribution_pairs(scenario)[0][0].grid
-    if grid is None:
-        return FiniteProfile.axes(dim=1)
-    n = len(grid.directions)
-    return FiniteProfile(directions=grid.directions, weights=np.full(n, 1 / n))
 
 
 def spent(
@@ -537,7 +527,7 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         apart = visible.max(axis=1)
         if isinstance(full, MatchingTables) and not evidence.full.from_range:
             apart = full.worst().min(axis=1)
-        # Distributions are all finite or all counted in bins, which have no atoms.
+        # Distributions are all finite, or all known by draws.
         shifts = [np.linalg.norm(means[a] - means[b]) if finite else 0.0 for a, b in pairs]
         least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
     weights = profile.weights / profile.weights.sum()

@@ -274,8 +274,6 @@ class ScenarioPart(_Part):
     query: QueryPart
     rows_dropped: Annotated[int, Field(ge=0, lt=2**53)]
     """Rows that were left out because of missing values."""
-    counted_range: Range | None
-    """Where streamed rows were counted; null for data in memory."""
     clipped: ClippedPart
 
     def _rules(self) -> dict[str, bool]:

@@ -353,8 +353,6 @@ def _coupling(evidence: Evidence) -> str:
         return "the exact divergences of Gaussian components, coupled"
     if not isinstance(tables, MatchingTables):
         return "the exact divergence of the Gaussian distributions"
-    if evidence.full.from_range and evidence.scenario["query"]["range"] is None:
-        return "the diameter of the range in which the rows were counted"
     if evidence.full.from_range:
         return "the diameter of the public range"
     recipe = evidence.full.recipe

@@ -112,8 +112,8 @@ class Verdict:
         return "\n".join([head, *lines, self.sentence])
 
 
-def verdict(certificate: Certificate) -> Verdict | None:
-    """The verdict on a certified release; None if values were only counted in bins.
+def verdict(certificate: Certificate) -> Verdict:
+    """The verdict on a certified release.
 
     Where the secret determines the data, one release is about one group or row, or the priors are
     a public model that readers have, the yardstick is the best constant. Otherwise the priors, made
@@ -121,9 +121,7 @@ def verdict(certificate: Certificate) -> Verdict | None:
     size of the statistic.
     """
     evidence = required_evidence(certificate)
-    spreads = evidence.confidential.get("spreads")
-    if spreads is None:
-        return None
+    spreads = evidence.confidential["spreads"]
     statement, determined = certificate.statement, evidence.full.is_determined
     scenario = statement["scenario"]
     is_public = all(prior["source"] == "public_model" for prior in scenario["priors"])

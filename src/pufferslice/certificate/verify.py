@@ -281,7 +281,7 @@ def _broken_relations(evidence: Evidence) -> Iterator[str]:
 def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
     """A bound from a range is at least the diameter of the range that is stated."""
     scenario = evidence.scenario
-    stated = range_of(scenario["query"]["range"] or scenario["counted_range"])
+    stated = range_of(scenario["query"]["range"])
     if stated is None:
         yield "a bound from a range is used, but no range is stated"
         return

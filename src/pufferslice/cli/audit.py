@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
-from pufferslice.cli.stream import streamed_request
 from pufferslice.errors import ArgumentError
 
 _DEFAULT_N_OUTPUTS = 100_000
@@ -37,12 +36,13 @@ def audit(
     from pufferslice._core.files import CONFIDENTIAL, pretty_json, write_whole
     from pufferslice.audit import Outputs, audit_outputs, draw_outputs
     from pufferslice.certificate import Certificate
+    from pufferslice.config.scenario import read_request
 
     if n_outputs is not None and supplied is not None:
         raise ArgumentError(
             "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
         )
-    held, request = Certificate.load(certificate), streamed_request(scenario)
+    held, request = Certificate.load(certificate), read_request(scenario, progress_bar)
     if supplied is not None:
         outputs = Outputs.load(supplied)
     else:

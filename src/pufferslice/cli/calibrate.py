@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice calibrate`: noise and certificate, nothing released."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pufferslice.cli.output import Json, Overrides, answer, progress_bar
-from pufferslice.cli.stream import StrataFolder, streamed_request
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    context: typer.Context,
     scenario: Annotated[
         Path | None,
         typer.Argument(help="A scenario file; left out, scenario.toml in this folder."),
@@ -38,20 +35,11 @@ def calibrate(
     plot: Annotated[
         Path | None, typer.Option(help="With --sweep: write an SVG picture here.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Local processes that read streamed data.")
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask cluster that reads streamed data.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Save a long scan here, and resume from it.")
-    ] = None,
-    strata_folder: StrataFolder = None,
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
+    from pufferslice.config.scenario import read_request
     from pufferslice.releases.ledger import Ledger
 
     if sweep and out is not None:
@@ -60,15 +48,8 @@ def calibrate(
         )
     if not sweep and (bounds is not None or plot is not None):
         raise ArgumentError("--bounds and --plot are for --sweep")
-    start = time.monotonic()
-    request = streamed_request(
-        _scenario_here() if scenario is None else scenario,
-        overrides=set,
-        context=context,
-        strata_folder=strata_folder,
-        workers=workers,
-        scheduler=scheduler,
-        checkpoint=checkpoint,
+    request = read_request(
+        _scenario_here() if scenario is None else scenario, progress_bar, overrides=set
     )
     file, options = request.file, request.file.calibration
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
@@ -96,20 +77,12 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
-    if request.is_coupled_in_strata:
-        note += (
-            "\nrelease and verify --scenario read the rows and look for the couplings again: about "
-            f"{time.monotonic() - start:,.0f} seconds, as here."
-        )
     judgement = verdict(certificate)
-    value = _summary(certificate) | {"verdict": None if judgement is None else judgement.to_json()}
+    value = _summary(certificate) | {"verdict": judgement.to_json()}
     name, protected, *rest = str(certificate).split("\n\n")
     # What everyone should read comes first.
-    parts = [protected, name, *rest, note]
-    if judgement is not None:
-        parts.insert(1, f"{judgement}\nThis table is internal: do not publish it.")
-    text = "\n\n".join(parts)
-    answer(value, text, json=json)
+    internal = f"{judgement}\nThis table is internal: do not publish it."
+    answer(value, "\n\n".join([protected, internal, name, *rest, note]), json=json)
 
 
 def _answer_sweep(

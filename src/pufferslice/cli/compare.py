@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pufferslice.cli.output import Json, Overrides, answer, progress_bar
-from pufferslice.cli.stream import streamed_request
 from pufferslice.errors import ArgumentError, escaped
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ def compare(
         noise_curves,
     )
     from pufferslice.calibration.guarantee import Guarantee
+    from pufferslice.config.scenario import read_request
     from pufferslice.sensitivity.profiles import FiniteProfile
 
     settings = Settings(
@@ -57,7 +57,7 @@ def compare(
         group_sensitivity=group_sensitivity,
         largest_table=largest_table,
     )
-    request = streamed_request(scenario, overrides=set)
+    request = read_request(scenario, progress_bar, overrides=set)
     target, profile = request.target, request.profile
     if profile is None:
         profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)

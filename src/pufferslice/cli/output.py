@@ -91,7 +91,6 @@ def progress_bar(what: str) -> Iterator[Progress]:
             if reports and done < reports[-1]:  # the next of several rounds
                 start, reports[:] = time.perf_counter(), []
             reports[1:] = [done]
-            # A scan that resumes from a checkpoint does not read the rows before it again.
             rate = (done - reports[0]) / (time.perf_counter() - start)
             bar.update(task, completed=done, total=total or None, rate=f"{rate:,.0f} {what}/s")
 

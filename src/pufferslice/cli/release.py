@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
-from pufferslice.cli.stream import StrataFolder, streamed_request
 from pufferslice.errors import ArgumentError, StorageError
 
 
@@ -42,7 +41,6 @@ def release(
     again: Annotated[
         bool, typer.Option("--again", help="Write the recorded release again.")
     ] = False,
-    strata_folder: StrataFolder = None,
     json: Json = False,
 ) -> None:
     """Release the query on some rows, once, and record it in the ledger.
@@ -50,6 +48,7 @@ def release(
     The cost of the noise is recomputed from the scenario first, also its couplings.
     """
     from pufferslice.certificate import Certificate
+    from pufferslice.config.scenario import read_request
     from pufferslice.data import read_table
     from pufferslice.releases import Ledger
     from pufferslice.releases.release import AGAIN, release_again
@@ -66,7 +65,7 @@ def release(
             "give the scenario.toml that was certified; only --again works without it"
         )
     else:
-        request = streamed_request(scenario, strata_folder=strata_folder)
+        request = read_request(scenario, progress_bar)
         n_choices = sum(choice is not None for choice in (group, row, rows))
         if n_choices != 1 and not (n_choices == 0 and request.scenario.rule is None):
             raise ArgumentError(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
-from pufferslice.cli.stream import streamed_request
 
 if TYPE_CHECKING:
     from pufferslice.certificate.evidence import Evidence
@@ -49,8 +48,9 @@ def spent(
     held = Certificate.load(certificate)
     if scenario is not None:
         from pufferslice.certificate.issue import under_scenario
+        from pufferslice.config.scenario import read_request
 
-        other = streamed_request(scenario).scenario
+        other = read_request(scenario, progress_bar).scenario
         with progress_bar("recomputing couplings"):
             held = under_scenario(held, other)
     claim, word = held.guarantee, None if notion is None else notion.replace("-", "_")

@@ -7,8 +7,6 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
-from pufferslice.cli.stream import StrataFolder, streamed_request
-from pufferslice.errors import ArgumentError
 
 
 def verify(
@@ -20,7 +18,6 @@ def verify(
         Path | None,
         typer.Option(help="Recompute everything, also couplings, from this scenario.toml."),
     ] = None,
-    strata_folder: StrataFolder = None,
     rigorous: Annotated[
         bool,
         typer.Option(
@@ -34,13 +31,10 @@ def verify(
     from pufferslice._core.files import read_bytes
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import verify as recompute
+    from pufferslice.config.scenario import read_request
 
     held = Certificate.load(certificate)
-    data = None
-    if scenario is not None:
-        data = streamed_request(scenario, strata_folder=strata_folder).scenario
-    elif strata_folder is not None:
-        raise ArgumentError("--strata-folder is for streamed data; give --scenario too")
+    data = None if scenario is None else read_request(scenario, progress_bar).scenario
     signed_by = None if key is None else read_bytes(key, "key")
     # From data the couplings are looked for again, as long as when they were certified.
     with progress_bar("recomputing couplings") as progress:

@@ -49,20 +49,17 @@ from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
-from pufferslice.scenario.histograms import BinnedDistribution, Histograms, Strata
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
 from pufferslice.scenario.rows import DESIGNS
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
 from pufferslice.scenario.templates import PRIOR_FORMS, gaussian_process, ordered_pairs
-from pufferslice.sensitivity import RowScan, scan_files, spill_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.profiles import (
     WHOLE_SPHERE,
     AnyProfile,
     FiniteProfile,
-    Profile,
     SampledSphere,
     WholeSphere,
 )
@@ -87,7 +84,7 @@ class Data(Table):
     """The table; either `path` or `dataset`, and neither if the worlds are declared."""
 
     path: Text | None = key(None, example="people.csv")
-    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files; a path or a URL."""
+    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files."""
     dataset: Annotated[str, Word(*_DATASETS)] | None = key(None, example="adult", used=True)
     """A table that ships with the library: `adult`, `adult-complete` (no missing values), or one
     half of it, `adult-last-year` and `adult-this-year`."""
@@ -96,12 +93,6 @@ class Data(Table):
     missing: Literal["refuse", "drop-rows", "middle"] = key("refuse", example="refuse", used=True)
     """`refuse` (default), `drop-rows`: rows without a value are left out and counted; or, for
     [prevalence] and [volume], `middle`: a missing value counts as the middle of its clip range."""
-    bins: int | None = key(None, example=4096)
-    """Stream the rows (distribution `records`, with a range): bins along each slice."""
-    strata: bool | None = key(None, example=True)
-    """Of streamed rows: bound the whole output by couplings of the rows, which a second pass keeps
-    on disk, instead of the range alone. Left out: yes for claims about the whole output of more
-    than one coordinate whose prior is `empirical`, else no."""
 
     def read(self, folder: Path, path: str) -> pa.Table:
         """The table of a file that is named beside the scenario."""
@@ -768,13 +759,13 @@ class PriorSection(Table):
         None, example="empirical", used=True
     )
     """`empirical` (default): the data are the prior. `sampled`: they are independent draws of it,
-    and `failure_probability` is required. Required for streamed data."""
+    and `failure_probability` is required."""
     band: Annotated[BandKind, Word(*BANDS)] = key("order_statistics", example="order-statistics")
     """Around sampled distributions: `order-statistics` (default) or `dkw`."""
 
 
 class ProfileSection(Table):
-    """The slices, which are public: for notions `joint` and `average`, and for streamed data."""
+    """The slices, which are public: for notions `joint` and `average`."""
 
     kind: (
         Annotated[
@@ -959,19 +950,11 @@ class Request:
     file: ScenarioFile
     scenario: Scenario
     profile: AnyProfile | None
-    """None where neither the claim nor a scan needs slices."""
+    """None where the claim needs no slices."""
     target: Claim
     """Without its slices; see `guarantee`."""
     table: pa.Table | None
-    """The data that the scenario was built from; none for worlds and for streamed data."""
-
-    @property
-    def is_coupled_in_strata(self) -> bool:
-        """Whether the whole output is bounded by couplings of streamed rows, which takes long."""
-        distributions = (d for p in self.scenario.priors for d in p.distributions.values())
-        return any(
-            isinstance(d, BinnedDistribution) and d.strata is not None for d in distributions
-        )
+    """The data that the scenario was built from; none for declared worlds."""
 
     @property
     def guarantee(self) -> Claim:
@@ -994,10 +977,9 @@ class Request:
         if self.is_of_one_table and group is None and row is None:
             return frame_of(self.table)
         if self.table is None or scenario.rule is None:
-            why = "streamed data were counted and not kept, so there is no table to choose from"
-            if scenario.rule is None:
-                why = "distribution 'worlds' has no rows to choose among"
-            raise ArgumentError(f"{why}; use --rows FILE")
+            raise ArgumentError(
+                "distribution 'worlds' has no rows to choose among; use --rows FILE"
+            )
         frame = frame_of(self.table)
         if row is not None:
             if not 0 <= row < len(frame):
@@ -1014,12 +996,6 @@ class Request:
         return complete[places]
 
 
-Scan = Callable[[str | Path, RowScan], Histograms]
-"""Counts the rows of files; the number of processes does not change the result."""
-
-Spill = Callable[[str | Path, RowScan, Histograms], Mapping[str, Strata]]
-"""Keeps the rows of files that were counted; where does not change the result."""
-
 Bar = Callable[[str], contextlib.AbstractContextManager[Progress]]
 """Follows pieces of work, whose name it is given."""
 
@@ -1031,13 +1007,11 @@ def no_bar(_pieces: str) -> contextlib.AbstractContextManager[Progress]:
 
 def read_request(
     path: str | os.PathLike[str],
-    scan: Scan = scan_files,
-    spill: Spill = spill_files,
     bar: Bar = no_bar,
     *,
     overrides: Iterable[str] | None = None,
 ) -> Request:
-    """Read scenario.toml; paths in it, but no URLs, are relative to its folder.
+    """Read scenario.toml; paths in it are relative to its folder.
 
     `overrides` replace keys, each as `section.key=value`.
     """
@@ -1048,23 +1022,16 @@ def read_request(
             f"{str(path)!r} is not TOML: {error}. Give a scenario.toml, as `pufferslice init` "
             "writes it; path in its [data] names the table"
         ) from error
-    return request_of(overridden(document, overrides or ()), Path(path).parent, scan, spill, bar)
+    return request_of(overridden(document, overrides or ()), Path(path).parent, bar)
 
 
-def request_of(
-    document: Document,
-    folder: Path,
-    scan: Scan = scan_files,
-    spill: Spill = spill_files,
-    bar: Bar = no_bar,
-) -> Request:
+def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
     is_released = file.prior.source in {None, "released_data"}
     query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
     target = file.guarantee.target()
-    # A claim about the whole output needs no profile, but a scan counts along one.
-    needed = target.is_sliced or file.data.bins is not None or "profile" in document
+    needed = target.is_sliced or "profile" in document
     profile = file.profile.profile(query.dim) if needed else None
     table: pa.Table | None = None
     numbers: Sequence[float] = ()
@@ -1073,19 +1040,7 @@ def request_of(
         raise ArgumentError(
             "[bootstrap]: is for distribution 'bootstrap'; leave it out, or change [query]"
         )
-    if file.data.bins is not None and profile is not None:
-        if isinstance(profile, WholeSphere):
-            raise ArgumentError(
-                "[profile] kind: streamed rows are counted along directions, and the whole sphere "
-                "has none; use 'uniform' or 'sphere'"
-            )
-        with_strata = file.data.strata
-        if with_strata is None:
-            with_strata = not target.is_sliced and query.dim > 1 and file.prior.kind == "empirical"
-        scenario = _streamed(file, folder, query, profile, scan, spill if with_strata else None)
-    elif file.data.strata is not None:
-        raise ArgumentError("[data] strata: is for streamed rows; give bins too, or leave it out")
-    elif isinstance(section, WorldsTemplate):
+    if isinstance(section, WorldsTemplate):
         table = file.data.table(folder) if section.reads_table else None
         with bar(section.pieces) as progress:
             inputs = TemplateInputs(
@@ -1107,46 +1062,6 @@ def request_of(
     if file.prior.kind == "sampled":
         scenario = scenario.with_sampled_priors()
     return Request(file=file, scenario=scenario, profile=profile, target=target, table=table)
-
-
-def _streamed(
-    file: ScenarioFile,
-    folder: Path,
-    query: Query,
-    profile: Profile,
-    scan: Scan,
-    spill: Spill | None,
-) -> Scenario:
-    if file.query.distribution != "records" or file.data.path is None:
-        raise ArgumentError(
-            "[data] bins: is for distribution 'records' and a path; leave it out to read a table"
-        )
-    if file.prior.kind is None:
-        raise ArgumentError(
-            "[prior] kind: is required for streamed data: 'empirical' (the rows are the prior) or "
-            "'sampled' (the rows are a sample of it); --prior on the command line"
-        )
-    if spill is not None and file.prior.kind == "sampled":
-        raise ArgumentError(
-            "[data] strata: couplings of samples bound the samples alone, not the prior; leave it "
-            "out, and the range bounds the whole output"
-        )
-    rows = RowScan.of(
-        query,
-        secret=file.secret.secret(),
-        profile=profile,
-        n_bins=file.data.bins or 0,
-        null_values=file.data.null_values,
-    )
-    path = beside(folder, file.data.path)
-    histograms = scan(path, rows)
-    return streamed_scenario(
-        histograms,
-        rows,
-        strata=None if spill is None else spill(path, rows, histograms),
-        pairs=file.secret.listed_pairs(),
-        source=file.prior.source or "released_data",
-    )
 
 
 def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:

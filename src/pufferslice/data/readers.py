@@ -21,7 +21,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from pufferslice._core.files import open_regular, protocol_of
+from pufferslice._core.files import check_local, open_regular
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.data.frames import (
@@ -32,14 +32,8 @@ from pufferslice.data.frames import (
     missing_rows,
     without_missing,
 )
-from pufferslice.data.remote import Cache, RemoteFile
-from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.errors import ArgumentError, TableError
 
-DataFile: TypeAlias = Path | RemoteFile
-"""A file of this machine, or of a filesystem that fsspec knows."""
-
-_LOCAL: Final = ("file", "local")
-"""Protocols that are paths of this machine, for which fsspec is not needed."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK = b"PAR1"
 _GZIP_MARK = b"\x1f\x8b"
@@ -58,7 +52,7 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
 
     An empty cell is missing, and so is every text in `null_values`; nothing else is. Blank lines
     of a CSV file are skipped. Several Parquet files must have the same columns and types and are
-    joined in the order of their names. A URL such as s3://bucket/people needs the extra `scale`.
+    joined in the order of their names. Files of other machines, named by a URL, are not read.
     """
     if isinstance(null_values, str):
         text = given(null_values)
@@ -70,7 +64,7 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
             with opened_parquet(file) as parquet:
                 tables.append(parquet.read())
             _check_same_fields(file, tables[-1].schema, files[0], tables[0].schema)
-        table = with_nulls(pa.concat_tables(tables), null_values)
+        table = _with_nulls(pa.concat_tables(tables), null_values)
     else:
         table = _read_csv(files[0], null_values)
     check_names(table.column_names)
@@ -82,15 +76,13 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
     return table
 
 
-def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
-    """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files.
-
-    A URL such as s3://bucket/people names files of another filesystem.
-    """
-    target, pattern = _target(path), str(path)
-    files: Sequence[DataFile]
+def data_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files."""
+    check_local(path)
+    target, pattern = Path(path), str(path)
     if target.is_dir():
-        files, nested = _in_folder(target)
+        files = sorted(target.glob("*.parquet"))
+        nested = sum(1 for _ in target.glob("*/**/*.parquet"))
         if nested or not files:
             raise TableError(
                 f"folder {pattern!r} must hold Parquet files, and none in its subfolders; it has "
@@ -98,11 +90,7 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
                 "'folder/*/*.parquet'"
             )
     elif glob.has_magic(pattern) and not target.exists():
-        files = (
-            target.matches()
-            if isinstance(target, RemoteFile)
-            else sorted(map(Path, glob.glob(str(target), recursive=True)))  # noqa: PTH207 - any root
-        )
+        files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
         other = sum(1 for file in files if not str(file).lower().endswith(".parquet"))
         if other or not files:
             raise TableError(
@@ -112,7 +100,7 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
     else:
         suffix_of(target)
         return [target]
-    names: dict[object, DataFile] = {}
+    names: dict[object, Path] = {}
     for file in files:
         first = names.setdefault(identity_of(file), file)
         if first is not file:
@@ -120,63 +108,24 @@ def data_files(path: str | os.PathLike[str]) -> list[DataFile]:
                 f"{str(first)!r} and {str(file)!r} are one file, whose rows would count twice; "
                 "remove the link, or name files with a glob"
             )
-    return list(files)
+    return files
 
 
-def _target(path: str | os.PathLike[str]) -> DataFile:
-    protocol = protocol_of(path)
-    if protocol is None:
-        return Path(path)
-    if not isinstance(path, str) or "://" not in path:
-        raise ArgumentError(
-            f"give the URL of {protocol}:// as a string; a Path drops one of its slashes"
-        )
-    remote = RemoteFile(path)
-    if protocol not in _LOCAL:
-        return remote
-    local = Path(path.partition("://")[2])
-    if not local.is_absolute():
-        raise ArgumentError(
-            f"a URL of {protocol}:// needs a third slash and an absolute path; or give the path"
-        )
-    return local
+def beside(folder: Path, path: str) -> Path:
+    """A path that is relative to a folder; a URL, which is relative to nothing, is refused."""
+    check_local(path)
+    return folder / path
 
 
-def _in_folder(folder: DataFile) -> tuple[Sequence[DataFile], int]:
-    """The Parquet files of a folder, and how many there are in those below it."""
-    if isinstance(folder, Path):
-        nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
-        return sorted(folder.glob("*.parquet")), nested
-    return folder.parquet_files()
-
-
-def beside(folder: Path, path: str) -> str | Path:
-    """A path that is relative to a folder; a URL is relative to nothing."""
-    return folder / path if protocol_of(path) is None else path
-
-
-def place_of(file: DataFile) -> str:
-    """The path or URL without links and other spellings."""
-    return file.place if isinstance(file, RemoteFile) else str(file.resolve())
-
-
-def identity_of(file: DataFile) -> object:
+def identity_of(file: Path) -> object:
     """The same for all names of a file, also for hard links to it."""
-    if isinstance(file, RemoteFile) or not file.exists():
-        return place_of(file)
+    if not file.exists():
+        return str(file.resolve())
     about = file.stat()
     return about.st_dev, about.st_ino
 
 
-def state_of(file: DataFile) -> list[object]:
-    """Size and version, or time of change, of a file."""
-    if isinstance(file, RemoteFile):
-        return file.state
-    about = file.stat()
-    return [about.st_size, about.st_mtime_ns]
-
-
-def suffix_of(path: DataFile) -> str:
+def suffix_of(path: Path) -> str:
     """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
     name = PurePath(str(path).lower())
     stem = name.with_suffix("") if name.suffix == ".gz" else name
@@ -190,7 +139,7 @@ def suffix_of(path: DataFile) -> str:
 
 
 def _check_same_fields(
-    file: DataFile, schema: pa.Schema, first_file: DataFile, first_schema: pa.Schema
+    file: Path, schema: pa.Schema, first_file: Path, first_schema: pa.Schema
 ) -> None:
     fields, first_fields = (
         [(field.name, str(field.type), field.nullable) for field in fields]
@@ -205,9 +154,9 @@ def _check_same_fields(
 
 
 @contextlib.contextmanager
-def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
+def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
     """A Parquet file, open for reading; anything else, and a damaged one, is refused."""
-    with opened(path, cache="none") as file:
+    with opened(path) as file:
         head = file.read(4)
         file.seek(-min(4, len(head)), os.SEEK_END)
         tail = file.read(4)
@@ -218,14 +167,8 @@ def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.
                 f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
             )
         try:
-            # Over a network, the columns of a row group that are side by side are one request.
-            is_remote = isinstance(path, RemoteFile)
-            source = file if isinstance(path, RemoteFile) else path
-            size = 0 if is_remote else buffer_size
-            with pa.parquet.ParquetFile(source, buffer_size=size, pre_buffer=is_remote) as parquet:
+            with pa.parquet.ParquetFile(path, buffer_size=buffer_size, pre_buffer=False) as parquet:
                 yield parquet
-        except StorageError:
-            raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             kind = type(error).__name__
             raise TableError(
@@ -233,7 +176,7 @@ def opened_parquet(path: DataFile, buffer_size: int = 0) -> Iterator[pa.parquet.
             ) from None  # the cause may quote what was read
 
 
-def _read_csv(path: DataFile, null_values: Sequence[str]) -> pa.Table:
+def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
     table = None
     with contextlib.suppress(pa.ArrowException):
         table = _parse_csv(path, null_values, None)
@@ -245,7 +188,7 @@ def _read_csv(path: DataFile, null_values: Sequence[str]) -> pa.Table:
     return table
 
 
-def _why_unreadable(path: DataFile, null_values: Sequence[str]) -> TableError:
+def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
     """What is wrong with a CSV file; its text is never shown."""
     # First, because pyarrow cannot hand over a row that is not UTF-8.
     if not _is_text(path):
@@ -272,7 +215,7 @@ def _why_unreadable(path: DataFile, null_values: Sequence[str]) -> TableError:
 
 
 def _parse_csv(
-    path: DataFile,
+    path: Path,
     null_values: Sequence[str],
     handler: Handler | None,
 ) -> pa.Table:
@@ -289,7 +232,7 @@ def _parse_csv(
         return table
 
 
-def _parse_options(path: DataFile, handler: Handler | None = None) -> pa.csv.ParseOptions:
+def _parse_options(path: Path, handler: Handler | None = None) -> pa.csv.ParseOptions:
     return pa.csv.ParseOptions(
         delimiter=SEPARATORS[suffix_of(path)], newlines_in_values=True, invalid_row_handler=handler
     )
@@ -307,7 +250,7 @@ def _convert_options(
     )
 
 
-def _is_text(path: DataFile) -> bool:
+def _is_text(path: Path) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with text_of(path) as file:
@@ -322,7 +265,7 @@ def _is_text(path: DataFile) -> bool:
 
 
 @contextlib.contextmanager
-def text_of(path: DataFile) -> Iterator[IO[bytes]]:
+def text_of(path: Path) -> Iterator[IO[bytes]]:
     """The file, unpacked if its name says gzip; refused if it is not what its name says.
 
     Bytes that are not UTF-8, and damaged gzip, are a `TableError` wherever they are read.
@@ -355,9 +298,9 @@ def text_of(path: DataFile) -> Iterator[IO[bytes]]:
         ) from None
 
 
-def opened(path: DataFile, cache: Cache = "readahead") -> IO[bytes]:
-    """The file, open for reading; an empty one is refused. `cache` is for remote files."""
-    file = path.open(cache) if isinstance(path, RemoteFile) else open_regular(path)
+def opened(path: Path) -> IO[bytes]:
+    """The file, open for reading; an empty one is refused."""
+    file = open_regular(path)
     is_empty = not file.seek(0, os.SEEK_END)
     file.seek(0)
     if is_empty:
@@ -366,7 +309,7 @@ def opened(path: DataFile, cache: Cache = "readahead") -> IO[bytes]:
     return file
 
 
-def not_what_it_says(path: DataFile, wanted: str, head: bytes = b"") -> TableError:
+def not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
     """The error for a file whose first bytes are not what its name says."""
     kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
     kind = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
@@ -377,7 +320,7 @@ def not_what_it_says(path: DataFile, wanted: str, head: bytes = b"") -> TableErr
     )
 
 
-def with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
+def _with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
     """The table with these strings as nulls in every column of strings."""
     if not null_values:
         return table
@@ -404,27 +347,14 @@ _BUFFER: Final = 2**20
 class Piece(NamedTuple):
     """A part of a file that can be read by itself: a row group, or the whole of a CSV file."""
 
-    file: DataFile
+    file: Path
     row_group: int
     """Number of the row group, 0 for a CSV file."""
     n_rows: int
     """Rows in it, 0 if that is not known before it is read."""
 
-    def __str__(self) -> str:
-        where = f", row group {self.row_group}" if suffix_of(self.file) == ".parquet" else ""
-        return f"{str(self.file)!r}{where}"
 
-
-class Reading(NamedTuple):
-    """Which columns of a file are read, and which strings in it mean a missing value."""
-
-    columns: tuple[str, ...]
-    labels: tuple[str, ...]
-    """Those of the columns that are read as labels; their type is kept as it is found."""
-    null_values: tuple[str, ...] = ()
-
-
-def pieces_of(files: Sequence[DataFile], columns: Sequence[str]) -> list[Piece]:
+def pieces_of(files: Sequence[Path], columns: Sequence[str]) -> list[Piece]:
     """All pieces of all files, in order; files of different columns, or without rows, are refused.
 
     Only the ends of the files are read.
@@ -449,15 +379,15 @@ def pieces_of(files: Sequence[DataFile], columns: Sequence[str]) -> list[Piece]:
     return all_pieces
 
 
-def batches(piece: Piece, reading: Reading) -> Iterator[pa.Table]:
-    """The rows of a piece, a batch at a time; the same batches each time."""
+def batches(piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """These columns of the rows of a piece, a batch at a time; the same batches each time."""
     if suffix_of(piece.file) != ".parquet":
-        yield from _csv_batches(piece.file, reading)
+        yield from _csv_batches(piece.file, columns)
         return
     with opened_parquet(piece.file, _BUFFER) as parquet:
-        groups, columns = [piece.row_group], list(reading.columns)
-        for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=columns):
-            yield with_nulls(pa.Table.from_batches([batch]), reading.null_values)
+        groups = [piece.row_group]
+        for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=[*columns]):
+            yield pa.Table.from_batches([batch])
 
 
 def complete_frames(
@@ -471,11 +401,10 @@ def complete_frames(
     if not isinstance(table, str | os.PathLike):
         yield without_missing(frame_of(table), columns, missing)
         return
-    reading = Reading(tuple(columns), ())
     pieces = pieces_of(data_files(table), columns)
     n_read, n_rows, n_dropped = 0, sum(piece.n_rows for piece in pieces), 0
     for piece in pieces:
-        for batch in batches(piece, reading):
+        for batch in batches(piece, columns):
             frame = frame_of(batch)
             n_read += len(frame)
             if missing != "refuse" and missing_rows(frame, columns).all():
@@ -494,12 +423,11 @@ def _check_schema(schema: pa.Schema, columns: Sequence[str]) -> None:
     check_columns(nw.from_native(schema.empty_table(), eager_only=True), columns)
 
 
-def _csv_batches(path: DataFile, reading: Reading) -> Iterator[pa.Table]:
+def _csv_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     try:
-        types = _csv_types(path, reading)
+        types = _csv_types(path, columns)
         with text_of(path) as text:
-            reader = _opened_csv(text, path, reading, types)
-            for batch in reader:
+            for batch in _opened_csv(text, path, types):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
     except pa.ArrowException:
@@ -512,17 +440,15 @@ def _csv_batches(path: DataFile, reading: Reading) -> Iterator[pa.Table]:
         ) from None
 
 
-def _csv_types(path: DataFile, reading: Reading) -> dict[str, pa.DataType]:
+def _csv_types(path: Path, columns: Sequence[str]) -> dict[str, pa.DataType]:
     """Types by the first batch, but numbers may have decimals further down."""
     with text_of(path) as text:
-        schema = _opened_csv(text, path, reading, {}).schema
-        _check_schema(schema, reading.columns)
+        schema = _opened_csv(text, path, {}).schema
+        _check_schema(schema, columns)
     types: dict[str, Any] = {}
-    for name in reading.columns:
+    for name in columns:
         kind = schema.field(name).type
-        if pa.types.is_null(kind):
-            types[name] = pa.string() if name in reading.labels else pa.float64()
-        elif pa.types.is_int64(kind) and name not in reading.labels:
+        if pa.types.is_null(kind) or pa.types.is_int64(kind):
             types[name] = pa.float64()
         elif pa.types.is_binary(kind):
             raise not_what_it_says(path, "UTF-8 text")
@@ -533,13 +459,12 @@ def _csv_types(path: DataFile, reading: Reading) -> dict[str, pa.DataType]:
 
 def _opened_csv(
     text: Any,  # an open file of bytes
-    path: DataFile,
-    reading: Reading,
+    path: Path,
     types: dict[str, pa.DataType],
 ) -> pa.csv.CSVStreamingReader:
     return pa.csv.open_csv(
         text,
         read_options=pa.csv.ReadOptions(block_size=_BYTES_PER_BATCH),
         parse_options=_parse_options(path),
-        convert_options=_convert_options(reading.null_values, types),
+        convert_options=_convert_options((), types),
     )

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public ranges of a query: where its outputs are clipped to, in the user's units."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.arrays import Floats, Integers, locked, same
 from pufferslice._core.checks import check_above, check_size
 from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
@@ -187,6 +188,27 @@ def range_words(range_: Box | Ball) -> list[str]:
         return [f"[{low:g}, {high:g}]" for low, high in ends]
     center = ", ".join(f"{value:g}" for value in range_.center)
     return [f"the ball of radius {range_.radius:g} around ({center})"] * range_.dim
+
+
+def no_ends(dim: int) -> Floats:
+    """The ends of no values at all; shape (2, dim)."""
+    return np.array([[math.inf] * dim, [-math.inf] * dim])
+
+
+def ends_of(values: Floats) -> Floats:
+    """Lowest and highest value of each coordinate; shape (2, dim)."""
+    return np.stack([values.min(axis=0), values.max(axis=0)])
+
+
+def central_ends(values: Floats, counts: Integers) -> Floats:
+    """The 2 % and 98 % quantile of each coordinate; shape (2, dim)."""
+    return np.quantile(values, [0.02, 0.98], axis=0, weights=counts, method="inverted_cdf")
+
+
+def joined_ends(parts: Iterable[Floats]) -> Floats:
+    """Lowest and highest value of each coordinate over all parts, each of shape (2, dim)."""
+    ends = np.stack(list(parts))
+    return np.stack([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
 
 
 def _outwards(middle: Floats, half: Floats, sizes: Floats | float, dim: int) -> Floats:

@@ -44,13 +44,10 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     complete, _ = without_missing(frame, _columns_of(scenario), query.missing)
     secret = _secret_of(scenario, complete, len(frame))
     value = query.prepared(query.outputs(complete))[0]
-    if query.range is None:
-        _check_counted(scenario, value)
     if not all(_is_support(scenario, prior) for prior in scenario.priors):
         # Some prior allows any value; a refusal would reveal something about the secret.
         return np.asarray(value)
-    atoms = _atoms(scenario, secret)
-    return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
+    return _snapped(value, np.vstack(_atoms(scenario, secret)), scenario)
 
 
 def _row_value(scenario: Scenario, frame: Frame) -> list[Fraction]:
@@ -127,21 +124,6 @@ def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
         if is_usable and moments.n_rows:
             raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
     return raw
-
-
-def _check_counted(scenario: Scenario, value: Floats) -> None:
-    """Rows that were counted in bins all lie in the range of the bins, and so must a release."""
-    grids = [
-        distribution.grid
-        for prior in scenario.priors
-        for distribution in prior.distributions.values()
-        if distribution.grid is not None
-    ]
-    if not all(grid.holds(value) for grid in grids):
-        raise ReleaseError(
-            "the rows do not fit the scenario: the query lies outside the range in which the data "
-            "were counted. Release rows of the data, or clip the query with query.with_range(...)"
-        )
 
 
 def _columns_of(scenario: Scenario) -> list[str]:

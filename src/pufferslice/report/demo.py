@@ -201,8 +201,7 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     )
     write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
     progress(4, _STEPS)
-    # Never None: the priors were not counted in bins.
-    usefulness: Verdict = verdict(certificate)  # type: ignore[assignment]
+    usefulness = verdict(certificate)
     result = DemoResult(
         folder=folder,
         certificate=certificate,

@@ -14,7 +14,6 @@ from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, 
 from pufferslice._core.checks import check_finite, check_probabilities, check_size, is_a
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.scenario.histograms import BinGrid
 
 Kind = Literal["empirical", "sampled", "gaussian", "rows"]
 """How a distribution is known: it is a sample, was sampled, is a formula, or a sum of some rows."""
@@ -47,24 +46,17 @@ class Distribution(Protocol):
 
     @property
     def n_samples(self) -> int:
-        """Number of atoms, draws or rows; 0 for a formula."""
+        """Number of atoms or draws; 0 for a formula."""
 
     @property
-    def grid(self) -> BinGrid | None:
-        """The bins in which values were counted; None if the values themselves are known."""
-
-    @property
-    def mean(self) -> Floats | None:
-        """Mean, shape (dim,), of the draws if it is sampled; None if values were only counted."""
+    def mean(self) -> Floats:
+        """Mean, shape (dim,), of the draws if it is sampled."""
 
     def atoms(self) -> tuple[Floats, Integers] | None:
         """Atoms or draws, shape (n_samples, dim), and how often each counts; None without any."""
 
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
-        """Independent draws: values, and for each draw its row in them.
-
-        A `ScenarioError` if values were only counted.
-        """
+        """Independent draws: values, and for each draw its row in them."""
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
         """Arrays that are the same for two distributions of a type that look the same."""
@@ -79,7 +71,6 @@ def _without_minus_zero(values: Any) -> Floats:  # whatever numpy can read
 
 @attrs.frozen(kw_only=True, repr=False)
 class _Rows:
-    grid: ClassVar[None] = None
     outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
     """Atoms or draws, shape (n_samples, dim); -0.0 is held as 0.0, which prints the same."""
 
@@ -233,7 +224,6 @@ class GaussianDistribution:
     """N(mean, cov): a declared Gaussian prior of the query under one secret."""
 
     kind: ClassVar[Kind] = "gaussian"
-    grid: ClassVar[None] = None
     n_samples: ClassVar[int] = 0
     mean: Floats = attrs.field(converter=locked, eq=same)
     """Shape (dim,)."""
@@ -382,7 +372,6 @@ class GaussianMixture:
     """
 
     kind: ClassVar[Kind] = "gaussian"
-    grid: ClassVar[None] = None
     n_samples: ClassVar[int] = 0
     components: tuple[GaussianDistribution, ...] = attrs.field(converter=_components)
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
@@ -476,8 +465,8 @@ class GaussianMixture:
 def equal_distributions(first: Distribution, second: Distribution) -> bool:
     """Whether two distributions of one type are equal, bit for bit, in all that is known of them.
 
-    Finite and Gaussian distributions then are equal. Of those known by draws or bins this only
-    says that the draws or counts are in the same proportions.
+    Finite and Gaussian distributions then are equal. Of those known by draws this only says that
+    the draws are in the same proportions.
 
     >>> a = FiniteDistribution.uniform([[0.0], [1.0]])
     >>> equal_distributions(a, FiniteDistribution.uniform([[1.0], [1.0], [0.0], [0.0]]))

@@ -14,6 +14,7 @@ from pufferslice._core.text import quoted
 from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
+from pufferslice.queries.ranges import central_ends, ends_of, joined_ends, no_ends
 from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
@@ -21,14 +22,6 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
     Kind,
     SampledDistribution,
-)
-from pufferslice.scenario.histograms import (
-    BinnedDistribution,
-    SampledBinnedDistribution,
-    central_ends,
-    ends_of,
-    joined_ends,
-    no_ends,
 )
 from pufferslice.scenario.simulator import (
     DeclaredSample,
@@ -334,11 +327,11 @@ def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
     secrets, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
-    check_group_sizes([len(part) for part in parts])
+    _check_group_sizes([len(part) for part in parts])
     return {str(secret): part for secret, part in zip(secrets, parts, strict=True)}
 
 
-def check_group_sizes(sizes: Sequence[int]) -> None:
+def _check_group_sizes(sizes: Sequence[int]) -> None:
     """Every group has at least two rows; labels of smaller ones are not shown."""
     n_small = sum(size < _FEWEST_ROWS for size in sizes)
     if n_small:
@@ -385,11 +378,8 @@ def _resampled_outputs(
     return np.stack([evaluate(draw) for draw in draws])
 
 
-def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDistribution:
+def _drawn(distribution: Distribution) -> SampledDistribution:
     """The atoms of an empirical distribution as draws."""
-    if isinstance(distribution, BinnedDistribution):
-        # Couplings of draws would bound the draws only.
-        return SampledBinnedDistribution(grid=distribution.grid, counts=distribution.counts)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         raise ScenarioError(
             "weighted atoms are not independent draws; give the draws themselves, each once"

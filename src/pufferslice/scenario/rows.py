@@ -67,7 +67,6 @@ class RowDistribution:
     """
 
     kind: ClassVar[Kind] = "rows"
-    grid: ClassVar[None] = None
     n_samples: ClassVar[int] = 0
     place: int
     """0 for the world with fewer such rows, 1 for the one with more."""

@@ -20,6 +20,7 @@ from pufferslice.data.frames import Frame, complete_part, frame_of, without_miss
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import Condition, conditions_of
+from pufferslice.queries.ranges import joined_ends
 from pufferslice.queries.variation import (
     check_possible,
     check_reached,
@@ -33,7 +34,6 @@ from pufferslice.scenario.distributions import (
     Kind,
     equal_distributions,
 )
-from pufferslice.scenario.histograms import joined_ends
 from pufferslice.scenario.priors import (
     DECLARED,
     LAWS,
@@ -118,8 +118,6 @@ class Scenario:
     """How the secret of a row is read; none for worlds."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
-    counted_range: Mapping[str, Any] | None = None
-    """Where streamed rows were counted, described as a range of a query is."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -267,7 +265,7 @@ class Scenario:
         central = [result.central for result in results.values()]
         check_possible(query, joined_ends([*central, *normal]))
         free = attrs.evolve(query, range=None)
-        check_clipping(
+        _check_clipping(
             scenario,
             lambda: cls.from_worlds(worlds, query=free, pairs=pairs).has_equal_distributions(),
         )
@@ -658,8 +656,8 @@ class Scenario:
             for prior, pair in self.instances
         )
 
-    def spreads(self) -> dict[str, list[float]] | None:
-        """How much each statistic varies, in the user's units; None if values were only counted.
+    def spreads(self) -> dict[str, list[float]]:
+        """How much each statistic varies, in the user's units.
 
         `difference`: largest difference of its means between two protected secrets. `constant`:
         error (root mean square) of the best constant, under the prior that makes it largest.
@@ -670,8 +668,6 @@ class Scenario:
             means, squares, shares = [], [], []
             for secret, distribution in prior.distributions.items():
                 mean = distribution.mean
-                if mean is None:
-                    return None
                 variance = np.zeros(self.dim)
                 if isinstance(distribution, GaussianDistribution | GaussianMixture):
                     variance = np.diagonal(distribution.cov)
@@ -712,7 +708,6 @@ class Scenario:
             "priors": [prior.description() for prior in self.priors],
             "query": self.query.description(),
             "rows_dropped": self.n_dropped,
-            "counted_range": None if self.counted_range is None else dict(self.counted_range),
             "clipped": self.clipped(),
         }
 
@@ -784,7 +779,7 @@ def _from_tables(
     )
     check_reached(query, ends)
     free = attrs.evolve(query, range=None)
-    check_clipping(
+    _check_clipping(
         scenario,
         lambda: attrs.evolve(scenario, priors=priors_of(free)[0]).has_equal_distributions(),
     )
@@ -911,7 +906,7 @@ def _with_origin(
     return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)
 
 
-def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
+def _check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
     """Refuse distributions that only clipping makes equal: their release would say nothing."""
     clips = any(scenario.clipped().values())
     if clips and scenario.has_equal_distributions() and not equal_unclipped():

@@ -2,7 +2,7 @@
 """Simulators of a world, and samples of them: declared to be the prior, or drawn from it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import attrs
@@ -71,7 +71,7 @@ class OutputSimulator(_AnySimulator):
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
         """`n_draws` outputs; their shape is checked."""
-        outputs = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
+        outputs = _floats_in(called(self.draw_outputs, rng, n_draws))
         if outputs.shape != (n_draws, query.dim):
             raise ScenarioError(
                 f"draw_outputs was asked for {n_draws} outputs of a query with {query.dim} "
@@ -120,17 +120,12 @@ class SimulatedSample(_Sample):
 
     def outputs(self, query: Query, secret: str) -> Floats:
         """The draws of the world of this secret, in the user's units."""
-        return np.concatenate(list(self.blocks(query, secret)))
-
-    def blocks(self, query: Query, secret: str) -> Iterator[Floats]:
-        """The draws of the world of this secret in the user's units, a block at a time.
-
-        Each block has its own stream of random numbers, so that it can be drawn again alone.
-        """
+        blocks = []
         for index, start in enumerate(range(0, self.n_draws, DRAWS_PER_BLOCK)):
             rng = np.random.default_rng([self.seed, stable_number(secret), index])
             n_draws = min(DRAWS_PER_BLOCK, self.n_draws - start)
-            yield self.simulator.outputs(query, n_draws, rng)
+            blocks.append(self.simulator.outputs(query, n_draws, rng))
+        return np.concatenate(blocks)
 
     @property
     def origin(self) -> str:
@@ -141,13 +136,12 @@ class SimulatedSample(_Sample):
         )
 
 
-def floats_in(values: Any, what: str) -> Floats:  # whatever was made elsewhere
-    """An array of numbers; anything else is refused and not shown."""
+def _floats_in(values: Any) -> Floats:  # whatever the user's function returns
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise ScenarioError(
-            f"{what} must be an array of numbers, got {type(values).__name__}"
+            f"what draw_outputs returns must be an array of numbers, got {type(values).__name__}"
         ) from None
 
 

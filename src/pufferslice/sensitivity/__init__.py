@@ -3,16 +3,6 @@
 
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere
-from pufferslice.sensitivity.scan import (
-    RowScan,
-    scan_files,
-    scan_outputs,
-    scan_tables,
-    simulated_outputs,
-    spill_files,
-    spill_tables,
-    streamed_scenario,
-)
 from pufferslice.sensitivity.tables import DistributionPair, GapTables
 from pufferslice.sensitivity.whitening import Shape
 
@@ -20,16 +10,8 @@ __all__ = [
     "DistributionPair",
     "FiniteProfile",
     "GapTables",
-    "RowScan",
     "SampledSphere",
     "Shape",
     "WholeSphere",
     "gap_tables",
-    "scan_files",
-    "scan_outputs",
-    "scan_tables",
-    "simulated_outputs",
-    "spill_files",
-    "spill_tables",
-    "streamed_scenario",
 ]

@@ -35,10 +35,7 @@ _ROUNDING: Final = 1e-9
 
 
 class RankedDistribution(Protocol):
-    """A sample whose order statistics along the directions of a profile are known.
-
-    `SortedSample`, or a `BinnedDistribution` whose rows are the draws.
-    """
+    """A sample whose order statistics along the directions of a profile are known."""
 
     @property
     def n_samples(self) -> int:

@@ -2,7 +2,6 @@
 """Sensitivity of a scenario along slices and as a whole, and its confidence."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeVar, final, get_args
 
@@ -22,18 +21,15 @@ from pufferslice.scenario.distributions import (
     SampledDistribution,
     equal_distributions,
 )
-from pufferslice.scenario.histograms import BinnedDistribution, SampledBinnedDistribution
 from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.bands import (
     BandTables,
-    RankedDistribution,
     SortedSample,
     band_tables,
     common_bands,
     missing_mass,
 )
-from pufferslice.sensitivity.binned import binned_tables
 from pufferslice.sensitivity.concentration import (
     BANDS,
     LEVEL_QUANTA,
@@ -47,7 +43,6 @@ from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
 from pufferslice.sensitivity.rows import RowDifference
-from pufferslice.sensitivity.strata import KeptStrata, strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
@@ -373,21 +368,12 @@ class _Compared(NamedTuple):
         ]
         return GaussianPairs.of(declared, self.scenario.query.scales, shape)
 
-    def in_range(self, diameter: float, shape: Shape | None) -> Full:
-        """Where only a range bounds the whole output."""
-        tables = range_tables(diameter, len(self.pairs))
-        return Full(dim=self.scenario.dim, differences=tables, from_range=True, shape=shape)
 
-
-def _exact_slices(
-    kind: type[Distribution],
-    tables_of: Callable[..., GapTables],
-    compared: _Compared,
-    profile: Profile,
-    _confidence: Confidence | None,
+def _finite_slices(
+    compared: _Compared, profile: Profile, _confidence: Confidence | None
 ) -> GapTables:
-    return tables_of(
-        _all(compared.distributions, kind),
+    return gap_tables(
+        _all(compared.distributions, FiniteDistribution),
         compared.pairs,
         profile.directions,
         compared.progress,
@@ -435,35 +421,8 @@ def _sampled_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> 
     diameter = query.range.diameter(query.scales)
     if shape is not None:
         diameter = shape.diameter(query.range, query.scales)
-    return compared.in_range(diameter, shape)
-
-
-def _binned_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
-    """Couplings of strata, else the range of the bins; in one dimension, which bins show, gaps."""
-    binned, dim = _all(compared.distributions, BinnedDistribution), compared.scenario.dim
-    grid = binned[0].grid
-    if dim == 1:
-        tables = binned_tables(binned, compared.pairs, grid.directions, compared.progress)
-        return Full(dim=1, differences=MatchingTables.of_gaps(tables))
-    strata = [each.strata for each in binned if isinstance(each.strata, KeptStrata)]
-    if len(strata) == len(binned):
-        center = compared.scenario.query.center
-        coupled = strata_tables(
-            strata, compared.pairs, recipe, shape=shape, center=center, progress=compared.progress
-        )
-        if shape is None:
-            # Gaps along slices include the size of two bins; a coupling is never shorter.
-            widest = float((2 * grid.widths + 4 * grid.slacks).max())
-            gaps = coupled.gaps.copy()
-            gaps[coupled.starts[:-1]] += widest
-            coupled = attrs.evolve(coupled, gaps=gaps)
-        return Full(dim=dim, differences=coupled, shape=shape, recipe=recipe)
-    diameter = grid.diameter
-    if shape is not None:
-        extents = grid.extents * (1 + 16 * UNIT_ROUNDOFF)
-        limits = Box(low=grid.center - extents, high=grid.center + extents)
-        diameter = shape.diameter(limits, np.ones(dim))
-    return compared.in_range(diameter, shape)
+    tables = range_tables(diameter, len(compared.pairs))
+    return Full(dim=query.dim, differences=tables, from_range=True, shape=shape)
 
 
 def _row_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> Full:
@@ -506,10 +465,8 @@ def whitened(
 _SLICES: Final[
     Mapping[type[Distribution], Callable[..., GapTables | GaussianPairs | BandTables]]
 ] = {
-    FiniteDistribution: partial(_exact_slices, FiniteDistribution, gap_tables),
-    BinnedDistribution: partial(_exact_slices, BinnedDistribution, binned_tables),
+    FiniteDistribution: _finite_slices,
     SampledDistribution: _sampled_slices,
-    SampledBinnedDistribution: _sampled_slices,
     GaussianDistribution: lambda compared, *_: compared.gaussian_pairs(None),
     GaussianMixture: lambda compared, *_: compared.gaussian_pairs(None),
 }
@@ -517,9 +474,7 @@ _SLICES: Final[
 
 _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     FiniteDistribution: _finite_full,
-    BinnedDistribution: _binned_full,
     SampledDistribution: _sampled_full,
-    SampledBinnedDistribution: _sampled_full,
     GaussianDistribution: _gaussian_full,
     GaussianMixture: _gaussian_full,
     RowDistribution: _row_full,
@@ -529,25 +484,15 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
 
 def ranked_distributions(
     scenario: Scenario, distributions: Sequence[Distribution], profile: Profile
-) -> tuple[list[RankedDistribution], Floats | None]:
+) -> tuple[list[SortedSample], Floats | None]:
     """Samples by rank, and the public range along each direction if there is one."""
     query = scenario.query
-    if isinstance(distributions[0], SampledBinnedDistribution):
-        counted = _all(distributions, SampledBinnedDistribution)
-        grid = counted[0].grid
-        if any(distribution.grid != grid for distribution in counted) or not np.array_equal(
-            grid.directions, profile.directions
-        ):
-            raise ScenarioError(
-                "the draws were counted along other directions; scan them with this profile"
-            )
-        return list(counted), None if query.range is None else grid.ends
     samples = [
         SortedSample.of(distribution, profile.directions)
         for distribution in _all(distributions, SampledDistribution)
     ]
     ends = None if query.range is None else query.range.support(profile.directions, query.scales)
-    return list(samples), ends
+    return samples, ends
 
 
 def _all(distributions: Sequence[Distribution], kind: type[Kind]) -> list[Kind]:
@@ -557,6 +502,6 @@ def _all(distributions: Sequence[Distribution], kind: type[Kind]) -> list[Kind]:
     ]
     if len(matching) != len(distributions):
         raise ScenarioError(
-            "the distributions of a scenario must be of one kind, all kept or all counted in bins"
+            "the distributions of a scenario must be of one kind, all finite or all drawn"
         )
     return matching

@@ -107,18 +107,6 @@ class RowMeans:
         steps = mean + 1j * _STEP * np.eye(len(mean))
         return np.stack([self.function(step, n_rows).imag / _STEP for step in steps], axis=1)
 
-    def row_span(self, mean: Floats, n_rows: int, ends: Floats, *, is_linear: bool) -> Floats:
-        """By how much replacing one row can move each output, to first order, shape (dim,).
-
-        `ends` are the lowest and highest value of each term over all rows, which of a linear query
-        may have come in parts. The terms of other queries depend on each other, so `terms` is
-        looked at row by row.
-        """
-        slopes = self.slopes(mean, n_rows)
-        if is_linear:
-            return np.asarray(np.abs(slopes) @ np.ptp(ends, axis=0) / n_rows)
-        return np.asarray(np.ptp(self.terms @ slopes.T, axis=0) / n_rows)
-
     def moments(self, mean: Floats, cov: Floats, n_rows: int) -> tuple[Floats, Floats]:
         r"""Mean and covariance of the query on rows whose terms have this mean and covariance.
 
@@ -212,8 +200,6 @@ class Query:
     """What the builder knows of each coordinate."""
     levels: tuple[tuple[str, str], ...] = attrs.field(default=(), eq=False)
     """Columns and labels of them that some row of a scenario's tables must have."""
-    is_linear: bool = attrs.field(default=False, eq=False)
-    """Whether it is linear in means over rows, so that the parts of a table can be added up."""
     row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)
     """The query on a frame as a function of means over rows, if it is a smooth one."""
     features: RowFeatures | None = attrs.field(default=None, eq=False)

@@ -353,7 +353,6 @@ class _Formula:
     """From the inputs to the numbers of each row whose means it is a function of."""
     of_means: Callable[[npt.NDArray[Any], float], Any] = lambda means, _: means[0]
     """From those means and the number of rows to the statistic."""
-    is_linear: bool = False
     low: float = -math.inf
     high: float = math.inf
 
@@ -394,18 +393,15 @@ def _itself(values: npt.NDArray[Any]) -> list[Floats]:
 
 
 _FORMULAS: Final = {
-    "mean": _Formula(compute=np.mean, terms=_itself, is_linear=True),
-    "total": _Formula(compute=np.sum, terms=_itself, of_means=_times_rows, is_linear=True),
+    "mean": _Formula(compute=np.mean, terms=_itself),
+    "total": _Formula(compute=np.sum, terms=_itself, of_means=_times_rows),
     "rate": _Formula(
         compute=lambda met: np.count_nonzero(met) / len(met),
         terms=_itself,
-        is_linear=True,
         low=0.0,
         high=1.0,
     ),
-    "count": _Formula(
-        compute=np.count_nonzero, terms=_itself, of_means=_times_rows, is_linear=True, low=0.0
-    ),
+    "count": _Formula(compute=np.count_nonzero, terms=_itself, of_means=_times_rows, low=0.0),
     "median": _Formula(compute=np.median),
     "std": _Formula(
         compute=np.std,
@@ -457,7 +453,6 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several
             compute=lambda rows: len(rows) / value,
             terms=_itself,
             of_means=lambda means, n_rows: n_rows * means[0] / value,
-            is_linear=True,
             low=0.0,
             # Divided by 1 it is a count.
             high=math.inf if value == 1 else 1.0,
@@ -582,7 +577,6 @@ def _query(
         coordinates=tuple(part.coordinate for part in parts),
         levels=levels,
         row_means=(lambda frame: _row_means(parts, frame, clip)) if is_smooth else None,
-        is_linear=all(part.formula.is_linear and not part.cell for part in parts),
         features=_row_features(parts, clip),
     )
 

@@ -12,10 +12,9 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import listed
 from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
-from pufferslice.data.readers import complete_frames, data_files, pieces_of, read_table
+from pufferslice.data.readers import read_table
 from pufferslice.errors import PuffersliceError, ReleaseError, ScenarioError, TableError
 from pufferslice.queries.features import feature_bits
-from pufferslice.queries.query import RowMoments
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.rows import most_rows
@@ -32,8 +31,6 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     """
     query = scenario.query
     if isinstance(rows, str | os.PathLike):
-        if scenario.prior_kind == "gaussian" and query.is_linear:
-            return _value_anyway(scenario, rows)
         rows = read_table(rows)
     frame = frame_of(rows)
     if scenario.prior_kind == "rows":
@@ -74,9 +71,7 @@ def _atoms(scenario: Scenario, secret: str | None) -> list[Floats]:
     ]
 
 
-def _value_anyway(
-    scenario: Scenario, rows: Frame | str | os.PathLike[str]
-) -> Floats | list[Fraction]:
+def _value_anyway(scenario: Scenario, rows: Frame) -> Floats | list[Fraction]:
     """The prepared query, with a public value in place of one that cannot be computed.
 
     For sampled priors that is the centre; for Gaussian ones, which have no range, the mean of all
@@ -84,46 +79,19 @@ def _value_anyway(
     """
     query = scenario.query
     raw = np.full(query.dim, np.nan)
-    if isinstance(rows, str | os.PathLike):
-        raw = _streamed_value(scenario, rows)
-    else:
-        check_columns(rows, columns := _columns_of(scenario))
-        with contextlib.suppress(ScenarioError, TableError):
-            _check_given(scenario, len(rows))
-            complete, _ = without_missing(rows, columns, query.missing)
-            _secret_of(scenario, complete, len(rows))
-            with contextlib.suppress(PuffersliceError):
-                raw = query.unchecked_outputs(complete)[0]
+    check_columns(rows, columns := _columns_of(scenario))
+    with contextlib.suppress(ScenarioError, TableError):
+        _check_given(scenario, len(rows))
+        complete, _ = without_missing(rows, columns, query.missing)
+        _secret_of(scenario, complete, len(rows))
+        with contextlib.suppress(PuffersliceError):
+            raw = query.unchecked_outputs(complete)[0]
     if scenario.prior_kind == "sampled":
         return np.asarray(query.prepared_or_center(raw[None, :])[0])
     means = [d.mean for prior in scenario.priors for d in prior.declared.values()]
     typical = np.sum([mean / len(means) for mean in means], axis=0)
     raw = np.where(np.isfinite(raw), raw, typical)
     return [Fraction(x) / Fraction(s) for x, s in zip(raw, query.scales.tolist(), strict=True)]
-
-
-def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
-    """The query on the rows of files, read a batch at a time; NaN if it cannot be computed."""
-    query, columns = scenario.query, _columns_of(scenario)
-    # files that cannot be read are refused, whatever they hold
-    pieces_of(data_files(path), columns)
-    raw = np.full(query.dim, np.nan)
-    n_given, moments, is_usable = 0, RowMoments(), True
-    with contextlib.suppress(ScenarioError, TableError):
-        # rows that cannot be used are counted as well: values must not decide what is refused
-        for frame, n_missing in complete_frames(path, columns, "drop-rows"):
-            n_given += len(frame) + n_missing
-            is_usable &= query.missing == "drop-rows" or not n_missing
-            if is_usable and len(frame):
-                is_usable = False
-                with contextlib.suppress(ScenarioError, TableError):
-                    means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
-                    moments.add(means.terms)
-                    is_usable = True
-        _check_given(scenario, n_given)
-        if is_usable and moments.n_rows:
-            raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
-    return raw
 
 
 def _columns_of(scenario: Scenario) -> list[str]:

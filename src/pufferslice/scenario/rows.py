@@ -166,14 +166,14 @@ class RowTable:
 
         `also` is a column that is read beside those of the query.
         """
-        features = checked_features(query, has_public_rows=n_rows is not None)
-        frame = frame_of(read_table(table) if isinstance(table, str | os.PathLike) else table)
+        frame = frame_of_rows(table)
         columns = list(dict.fromkeys([*query.columns, *([also] if also else [])]))
         if query.missing == "refuse":
             without_missing(frame, columns, "refuse")
         complete = frame[np.flatnonzero(~missing_rows(frame, columns))]
         if len(complete):
             check_varied(query, [complete])
+        features = checked_features(query, has_public_rows=n_rows is not None)
         units = np.array([1 / (n_rows or 1) if mean else 1.0 for mean in features.is_mean])
         spans = features.spans
         if n_rows is None:
@@ -194,6 +194,11 @@ class RowTable:
             spans=spans * units / scales,
             size=np.array([float(total) for total in sums]) / scales,
         )
+
+
+def frame_of_rows(table: object) -> Frame:
+    """The rows of a table, or of a file or files named by a path."""
+    return frame_of(read_table(table) if isinstance(table, str | os.PathLike) else table)
 
 
 def checked_features(query: Query, *, has_public_rows: bool) -> RowFeatures:

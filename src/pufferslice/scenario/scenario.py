@@ -56,6 +56,7 @@ from pufferslice.scenario.rows import (
     RowDistribution,
     RowTable,
     check_both_kinds,
+    frame_of_rows,
     share_differing,
     size_differing,
     two_worlds,
@@ -339,7 +340,7 @@ class Scenario:
             raise ArgumentError("n_rows is required where no table is given")
         if table is None and moments_from is None:
             raise ArgumentError("give a table, or moments_from and n_rows")
-        n = len(frame_of(table)) if n_rows is None else n_rows
+        n = len(frame_of_rows(table)) if n_rows is None else n_rows
         differing = share_differing(within, n, design)
         rows = RowTable.of(
             table if moments_from is None else moments_from, query, n_rows=n, also=column
@@ -852,7 +853,7 @@ def _drawn_prevalence(
     if shares is None or seed is None:
         raise ArgumentError("prior='draws' needs shares and a public seed")
     columns = list(dict.fromkeys((column, *query.columns)))
-    frame, n_dropped = without_missing(frame_of(table), columns, query.missing)
+    frame, n_dropped = without_missing(frame_of_rows(table), columns, query.missing)
     has = condition.flags(frame, column)
     property_name = condition.on(column)
     check_both_kinds(has, property_name)

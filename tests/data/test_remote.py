@@ -16,7 +16,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
-from pufferslice._core.files import make_folder, prepare_database, read_bytes, write_whole
+from pufferslice._core.databases import open_database
+from pufferslice._core.files import make_folder, read_bytes, write_whole
 from pufferslice.data import read_table
 from pufferslice.data.readers import complete_frames, data_files
 from pufferslice.data.remote import RemoteFile
@@ -285,7 +286,7 @@ def test_without_fsspec_the_way_out_is_told():
     [
         lambda url: write_whole(url, b""),
         make_folder,
-        lambda url: prepare_database(url, create=True),
+        open_database,
         lambda url: read_bytes(url, "settings"),
         lambda url: scan.Checkpoint(scan.Path(url), SCAN, []).resumed({}),
     ],

@@ -99,13 +99,21 @@ STEPS = {
     "before publication is recorded": patched(Ledger, "record_published", before),
     "after publication is recorded": patched(Ledger, "record_published", after),
 }
-# SQLite does its own flushing, so `os.fsync` is that of the release file.
+# The ledger is made before, except where its making is killed; SQLite does its own flushing. So
+# `os.fsync` and `hardlink_to` are those of the release file.
+MAKING = {
+    "inside the making of the ledger": patched(os, "fsync", before),
+    "before the ledger has its name": patched(Path, "hardlink_to", before),
+    "as the ledger has its name": patched(Path, "hardlink_to", after),
+}
 
 found = {}
-for number, (step, patch) in enumerate(STEPS.items()):
+for number, (step, patch) in enumerate((STEPS | MAKING).items()):
     place = folder / str(number)
     place.mkdir()
     certificate = certified()
+    if step not in MAKING:
+        Ledger(place / "l")._storage.make()
 
     def killed():
         patch()
@@ -115,18 +123,19 @@ for number, (step, patch) in enumerate(STEPS.items()):
     told = state_of(place)
     told["killed"] = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     told["certificate"] = certificate.digest
+    nothing_happened = step in ("before intend", "inside intend", *MAKING)
     told["file"] = (place / "r.json").read_text() if (place / "r.json").exists() else None
     for name, attempt in {
         "second": lambda: ps.release(scenario, rows, certificate, ledger=place / "l"),
         "again": lambda: release_again(certificate, ledger=place / "l", out=place / "a.json"),
     }.items():
-        if name == "second" and step in ("before intend", "inside intend"):
+        if name == "second" and nothing_happened:
             continue
         try:
             told[name] = attempt().to_json()
         except ps.PuffersliceError as error:
             told[name] = f"{type(error).__name__}: {error}"
-    if step in ("before intend", "inside intend"):
+    if nothing_happened:
         told["retry"] = ps.release(scenario, rows, certificate, ledger=place / "l").to_json()
     found[step] = told
 print(json.dumps(found))
@@ -152,7 +161,13 @@ def killed(tmp_path_factory):
     return run(KILL, tmp_path_factory.mktemp("kill"))
 
 
-NOTHING_HAPPENED = ["before intend", "inside intend"]
+NOTHING_HAPPENED = [
+    "before intend",
+    "inside intend",
+    "inside the making of the ledger",
+    "before the ledger has its name",
+    "as the ledger has its name",
+]
 INTENDED = ["after intend", "inside noise", "before the result is recorded"]
 DRAWN = [
     "after the result is recorded",

@@ -112,7 +112,7 @@ def test_the_limits_are_documented(repository):
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
     """SQLite may call it an I/O error."""
     (tmp_path / "ledger").write_bytes(b"something else" * 100)
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     with pytest.raises(LedgerError, match="the disk is full"):
         Ledger(tmp_path / "ledger").releases()
     runs = RunLedger(tmp_path / "ledger")

@@ -5,19 +5,16 @@ import errno
 import hashlib
 import math
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from pufferslice._core.files import (
     canonical_json,
-    database_problem,
     digest,
     make_folder,
     parsed_json,
@@ -239,13 +236,6 @@ def test_of_several_new_files_all_are_written_or_none(tmp_path, monkeypatch, err
         write_all_new([(tmp_path / "other", b"3", 0o600), (tmp_path / "last", b"3", 0o600)])
     contents = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert contents == {"first": b"1", "last": b"2"}
-
-
-def test_only_what_sqlite_says_is_taken_for_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
-    read_only = OSError(errno.EROFS, "Read-only file system")
-    assert database_problem(tmp_path / "l", read_only) == "Read-only file system"
-    assert "disk is full" in database_problem(tmp_path / "l", sqlite3.OperationalError("I/O"))
 
 
 def test_a_folder_is_not_replaced_by_files_that_belong_together(tmp_path):

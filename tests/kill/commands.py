@@ -22,6 +22,7 @@ from tests.scenario_files import toml_text
 
 from pufferslice._core.files import digest
 from pufferslice.certificate import Certificate, verify
+from pufferslice.errors import AlreadyReleasedError, LedgerError
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release
 
@@ -359,6 +360,51 @@ class ReleaseRow(Command):
         self.noise.add(drawn)
 
 
+class CopyLedger(Command):
+    """Never two ledgers that are open, and in the end the new one with all releases."""
+
+    name = "copy"
+    line = "ledger copy old.ledger new.ledger --json"
+    n_releases = 40
+
+    def make_ready(self) -> None:
+        book = Ledger(self.ready / "old.ledger")
+        for k in range(self.n_releases):
+            book.intend("scenario", f"{k:064x}", [], ("key", 0.01, 1.0))
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        assert json.loads(ended.stdout)["releases"] == self.n_releases
+
+    def look(self, folder: Path) -> None:
+        assert sum(self._open(folder)) <= 1
+        assert len(Ledger(folder / "old.ledger").entries()) == self.n_releases
+
+    def resume(self, folder: Path) -> None:
+        self.run(folder)
+        assert self._open(folder) == [False, True]
+        old, new = (Ledger(folder / name) for name in ("old.ledger", "new.ledger"))
+        assert old.entries() == new.entries()
+        assert names(folder) == {"old.ledger", "new.ledger"}
+
+    def _open(self, folder: Path) -> list[bool]:
+        """Of the old and the new one: whether a release is refused only for being there already."""
+        found = []
+        for name in ("old.ledger", "new.ledger"):
+            book = Ledger(folder / name)
+            if book.id is None:
+                found.append(False)
+                continue
+            try:
+                book.intend("scenario", "0" * 64, [], ("key", 0.01, 1.0))
+            except AlreadyReleasedError:
+                found.append(True)
+            except LedgerError:
+                found.append(False)
+            else:
+                raise AssertionError(f"{name} accepts a second release")
+        return found
+
+
 class Report(Command):
     name = "report"
     line = "report certificate.json --out report.html"
@@ -382,5 +428,5 @@ class Report(Command):
 
 
 COMMANDS: dict[str, type[Command]] = {
-    command.name: command for command in (Calibrate, Train, Audit, ReleaseRow, Report)
+    command.name: command for command in (Calibrate, Train, Audit, ReleaseRow, Report, CopyLedger)
 }

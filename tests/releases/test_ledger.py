@@ -95,7 +95,7 @@ def test_a_ledger_of_another_version(ledger):
     with sqlite3.connect(ledger.path) as connection:
         connection.execute("UPDATE ledger SET version = 1")
     connection.close()
-    with pytest.raises(LedgerError, match="version 1, this program reads 2"):
+    with pytest.raises(LedgerError, match="version 1, this program reads 3"):
         ledger.intend(SCENARIO, TWO, [ONE])
 
 
@@ -122,14 +122,58 @@ def test_a_file_that_is_no_ledger(tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_an_empty_file_is_an_empty_ledger(tmp_path):
-    """What a process leaves that is killed between opening the file and writing to it."""
-    (tmp_path / "l").touch()
+@pytest.mark.soundness
+def test_a_file_of_0_bytes_is_damage_and_not_a_new_ledger(tmp_path):
+    """Its releases are lost, and would be allowed a second time."""
+    path, other = tmp_path / "l", Ledger(tmp_path / "other")
+    path.touch()
+    other.intend(SCENARIO, ONE, [])
+    for call in (
+        lambda book: book.entries(),
+        lambda book: book.releases(),
+        lambda book: book.problems(),
+        lambda book: book.id,
+        lambda book: book.moved_to,
+        lambda book: book.intend(SCENARIO, ONE, []),
+        lambda book: book.record_drawn(ONE, "{}"),
+        lambda book: book.copy_to(other),
+        other.copy_to,
+    ):
+        with pytest.raises(LedgerError, match="damaged: it has 0 bytes"):
+            call(Ledger(path))
+    assert path.read_bytes() == b""
+    assert other.moved_to is None
+
+
+@pytest.mark.soundness
+def test_a_file_that_went_away_and_left_its_journal_is_not_a_new_ledger(tmp_path):
+    """SQLite would take the journal, and with it old pages, into the new file."""
+    (tmp_path / "l-journal").write_bytes(b"x" * 512)
+    with pytest.raises(LedgerError, match="the file is gone"):
+        Ledger(tmp_path / "l").intend(SCENARIO, ONE, [])
+    assert not (tmp_path / "l").exists()
+
+
+def test_looking_and_advancing_make_no_ledger(tmp_path):
     ledger = Ledger(tmp_path / "l")
-    assert ledger.entries() == []
-    assert ledger.releases() == []
-    ledger.intend(SCENARIO, ONE, [])
-    assert ledger.releases() == [ONE]
+    assert (ledger.entries(), ledger.id, ledger.moved_to) == ([], None, None)
+    assert not ledger.is_incoming
+    with pytest.raises(LedgerError, match="cannot be used"):
+        ledger.record_drawn(ONE, "{}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_ledger_has_an_id(tmp_path):
+    first, second = Ledger(tmp_path / "1"), Ledger(tmp_path / "2")
+    for book in (first, second):
+        book.intend(SCENARIO, ONE, [])
+    assert len({first.id, second.id, None}) == 3
+    assert Ledger(tmp_path / "1").id == first.id
+    with sqlite3.connect(first.path) as connection:
+        connection.execute("DELETE FROM identity")
+    connection.close()
+    with pytest.raises(LedgerError, match="damaged: it has no id"):
+        first.intend(SCENARIO, TWO, [ONE])
 
 
 @pytest.mark.soundness
@@ -248,18 +292,6 @@ def test_a_damaged_entry(tmp_path):
         Ledger(path).intend("scenario", "0" * 64, [])
 
 
-def test_a_copy_is_not_mixed_with_releases_that_came_meanwhile(tmp_path, monkeypatch):
-    """Between the look at the new ledger and the copy, somebody may release under it."""
-    old, new = Ledger(tmp_path / "old"), Ledger(tmp_path / "new")
-    old.intend(SCENARIO, ONE, [])
-    new.intend(SCENARIO, TWO, [])
-    monkeypatch.setattr(Ledger, "entries", lambda _: [])
-    with pytest.raises(LedgerError, match="has entries"):
-        old.copy_to(new)
-    monkeypatch.undo()
-    assert new.releases() == [TWO]
-
-
 def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(LedgerError):
@@ -275,9 +307,11 @@ def test_a_wrong_name_does_not_look_like_a_ledger_without_releases(
     if empty:
         where.touch()
     last = {"show": ["ab"], "copy": [str(tmp_path / "new")]}.get(command, [])
-    assert run(["ledger", command, str(where), *last]) == 2
-    assert "there is no ledger at" in capsys.readouterr().err
+    assert run(["ledger", command, str(where), *last]) == (1 if empty else 2)
+    said = capsys.readouterr().err
+    assert ("it has 0 bytes" if empty else "there is no ledger at") in said
     assert where.exists() == empty
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_closed_ledger_says_where_it_went(tmp_path, capsys):

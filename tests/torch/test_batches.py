@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.torch.engine import RADIUS, Engine, grid_of
 from tests.torch.small import records
+from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from pufferslice.errors import ArgumentError
@@ -183,6 +185,102 @@ def test_workers_give_the_same_examples_in_the_same_order():
     for number, found in enumerate(ahead):
         for mine, theirs in zip(batch.examples(number), found, strict=True):
             assert torch.equal(mine, theirs)
+
+
+class Reused(Dataset):
+    """Every item is the same buffer, rewritten in place; `form` makes the item of it."""
+
+    def __init__(self, values, form):
+        self.values, self.form = values, form
+        self.buffer = torch.empty(values.shape[1:])
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        self.buffer.copy_(self.values[index])
+        return self.form(self.buffer)
+
+
+def joined_into(buffer):
+    """A collate function that writes every batch of one into the same tensor."""
+
+    def collate(items):
+        buffer[0].copy_(items[0][0])
+        return buffer, buffer[:, 0]
+
+    return collate
+
+
+REUSED = {
+    "tensors": (lambda one: (one, one[0]), None),
+    "arrays": (lambda one: (one.numpy(), one.numpy()[:1]), None),
+    "buffers": (lambda one: (memoryview(one.numpy()), one.numpy()[0]), None),
+    "nested": (lambda one: {"x": {"a": [one, (one.numpy(),)]}, "y": one[0]}, None),
+    "collate": (lambda one: (one, one[0]), lambda items: (items[0][0][None], items[0][1][None])),
+    "collate into one": (lambda one: (one, one[0]), joined_into(torch.empty(1, 3))),
+}
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("n_workers", [0, 1])
+@pytest.mark.parametrize("name", REUSED)
+def test_records_of_a_reused_buffer_stay_apart(name, n_workers):
+    """Else every example of a block is the record that was fetched last."""
+    values = torch.arange(36.0).reshape(12, 3)
+    form, collate_fn = REUSED[name]
+    dataset = Reused(values, form)
+    batch = batch_of(dataset, range(12), 4, collate_fn)
+    if n_workers:
+        found = list(fetched_ahead(batch.source, iter(batch.blocks), n_workers))
+    else:
+        found = [batch.examples(i) for i in range(3)]
+    dataset.buffer.fill_(-1)
+    for k, examples in enumerate(found):
+        here = values[4 * k : 4 * k + 4]
+        if name == "nested":
+            assert torch.equal(examples["x"]["a"][0], here)
+            assert torch.equal(examples["x"]["a"][1][0], here)
+            assert torch.equal(examples["y"], here[:, 0])
+        else:
+            assert torch.equal(examples[0], here)
+            assert torch.equal(examples[1].reshape(-1), here[:, 0])
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", REUSED)
+def test_replacing_a_record_of_a_reused_buffer_moves_the_sum_by_at_most_two_clip_norms(name):
+    form, collate_fn = REUSED[name]
+    values = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    replaced = torch.cat([values[:-1], -50 * values[-1:]])
+    model = nn.Linear(3, 1) if name != "nested" else Nested()
+    loss_fn = _loss if name != "nested" else _loss_of_dict
+    grid, sums = grid_of(), []
+    for data in (values, replaced):
+        batch = batch_of(Reused(data, form), range(8), 8, collate_fn)
+        shown = batch.source.fetch(batch.blocks[0])
+        engine = Engine(model, loss_fn, shown)
+        given = engine.sums.of(batch, grid, 8, lambda number: number)
+        sums.append(given.integers * grid.steps[0])
+    moved = np.linalg.norm(sums[0] - sums[1])
+    assert 0 < moved <= 2 * RADIUS * (1 + 1e-9)
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+
+    def forward(self, x, y):
+        return self.inner(x["a"][0] + x["a"][1][0])
+
+
+def _loss(outputs, targets):
+    return (outputs.reshape(-1) - targets.reshape(-1)).square().mean()
+
+
+def _loss_of_dict(outputs, item):
+    return _loss(outputs, item["y"])
 
 
 def test_an_error_in_a_worker_shows_no_record():

@@ -179,14 +179,31 @@ def test_a_file_that_is_no_ledger(path, content):
     assert path.read_bytes() == content
 
 
-def test_an_empty_file(path):
-    """What a process leaves that is killed between making the file and writing to it."""
+@pytest.mark.soundness
+def test_a_file_of_0_bytes_is_damage_and_not_a_new_ledger(path):
     path.touch()
-    with pytest.raises(LedgerError, match="cannot be used: no such table"):
-        RunLedger(path).record_step(0, A)
-    with closing(RunLedger(path)) as ledger:
-        ledger.start(RUN, PLAN, N_STEPS)
-        take(ledger, [0])
+    for call in (
+        lambda: RunLedger(path).start(RUN, PLAN, N_STEPS),
+        lambda: RunLedger(path).holds_run(),
+        lambda: RunLedger(path).record_step(0, A),
+    ):
+        with pytest.raises(LedgerError, match="damaged: it has 0 bytes"):
+            call()
+    assert path.read_bytes() == b""
+
+
+def test_a_ledger_that_was_made_and_holds_no_run_yet(path):
+    """What a process leaves that is killed before its run is started."""
+    ledger = RunLedger(path)
+    assert not ledger.holds_run()
+    assert not path.exists()
+    ledger.make()
+    assert not ledger.holds_run()
+    with pytest.raises(LedgerError, match="holds no run"):
+        ledger.run()
+    ledger.start(RUN, PLAN, N_STEPS)
+    assert ledger.holds_run()
+    ledger.close()
 
 
 def test_a_ledger_of_an_older_version(ledger, path):

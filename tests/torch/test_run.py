@@ -363,6 +363,10 @@ def test_a_start_that_was_interrupted_is_repeated(tmp_path):
     begun = copy_of(tmp_path / "whole", tmp_path / "begun")
     (begun / "checkpoint.pt").unlink()
     (begun / "run.ledger").write_bytes(b"")
+    with pytest.raises(LedgerError, match="it has 0 bytes"):
+        trainer_of(folder=begun)
+    (begun / "run.ledger").unlink()
+    RunLedger(begun / "run.ledger").make()
     trainer, _ = trainer_of(folder=begun)
     assert not trainer.needs_resume
     assert trainer.name == RunKey.read(begun / "run.key").name

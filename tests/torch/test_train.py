@@ -41,6 +41,7 @@ from pufferslice.torch.train import (
     INTERNAL_NOTE,
     ImageDataset,
     RunLog,
+    evaluate,
     held_out_metrics,
     rows_of,
     run_data,
@@ -376,6 +377,22 @@ def test_a_finished_run_is_evaluated(tmp_path):
         np.testing.assert_allclose(parts[name].losses, losses[part], rtol=1e-3, atol=1e-5)
         assert parts[name].accuracy == np.mean(logits.argmax(axis=1)[part] == labels[part])
     assert repr(parts["members"]) == "Evaluation(n_records=60)"
+
+
+def test_records_of_a_reused_buffer_are_evaluated_one_by_one():
+    values = torch.arange(6.0)
+
+    class Reused:
+        buffer = torch.zeros(1)
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return self.buffer.fill_(values[index]), 0.0
+
+    found = evaluate(nn.Identity(), lambda outputs, _: outputs[:, 0], Reused())
+    assert found.losses.tolist() == values.tolist()
 
 
 @pytest.mark.slow

@@ -11,10 +11,8 @@ import math
 import os
 import re
 import secrets
-import shutil
 import stat
 import sys
-import threading
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,9 +57,6 @@ _LARGEST_INTEGER_BITS: Final = sys.float_info.max_exp - 1
 
 _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]+):/")
 """How a URL begins, also one that a `Path` took a slash from; a drive of Windows has one letter."""
-
-_making = threading.Lock()
-"""So that no thread uses a file that another one has made and not closed yet."""
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
@@ -162,6 +157,25 @@ def write_all_new(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) ->
         _flush_folder(folder)
 
 
+def write_first(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
+    """As `write_whole`, but a file that is there stays, and so does this one once it has its name.
+
+    Of several processes at once, one writes; others may use the file before that one returns.
+    """
+    target = _target_of(path)
+    beside = _name_beside(target)
+    try:
+        _fill(beside, content, mode)
+        with contextlib.suppress(FileExistsError):
+            target.hardlink_to(beside)
+    except OSError as error:
+        raise _cannot("write", target, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+    _flush_folder(target.parent)
+
+
 def check_new(path: str | os.PathLike[str]) -> None:
     """A new file can be made at `path`: its name is free and its folder takes files."""
     target = Path(path)
@@ -197,37 +211,6 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             error.errno,
             f"cannot make the folder {str(path)!r}: {error.strerror or error}; name another one",
         ) from error
-
-
-def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
-    """Check that SQLite can share the file at `path`, or make it for its owner only if `create`.
-
-    An existing file is not opened here: closing it would drop the locks that other threads of this
-    process hold on it (POSIX). A file with several names is refused: SQLite keeps its journal
-    beside it, by name, so users of different names would not see each other's changes.
-    """
-    check_local(path)
-    target = os.path.realpath(path)
-    with _making, contextlib.suppress(FileExistsError):
-        if create:
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CONFIDENTIAL))
-    about = Path(target).stat()
-    _check_regular(about)
-    if about.st_nlink > 1:
-        raise StorageError(
-            f"it has {about.st_nlink} names (hard links); copy it to a file with one name"
-        )
-
-
-def database_problem(path: str | os.PathLike[str], error: Exception) -> str:
-    """Why SQLite cannot use a file; its message does not always say that the disk is full."""
-    if isinstance(error, OSError):  # which does say it
-        return error.strerror or str(error)
-    reason = str(error)
-    with contextlib.suppress(OSError):
-        if shutil.disk_usage(Path(path).parent).free < ROOM:
-            return f"the disk is full ({reason})"
-    return reason
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
@@ -289,11 +272,11 @@ def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
     """A file, open for reading; a folder, device, pipe or socket is a `StorageError`."""
     check_local(path)
     try:
-        _check_regular(Path(path).stat())  # before: opening a device may do something
+        check_regular(Path(path).stat())  # before: opening a device may do something
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         file = os.fdopen(descriptor, "rb")
         try:
-            _check_regular(os.fstat(descriptor))
+            check_regular(os.fstat(descriptor))
         except OSError:
             file.close()
             raise
@@ -303,7 +286,8 @@ def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
     return file
 
 
-def _check_regular(about: os.stat_result) -> None:
+def check_regular(about: os.stat_result) -> None:
+    """Raise `OSError` unless this is about a regular file."""
     mode = about.st_mode
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}

@@ -110,8 +110,9 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
     ),
     "state-outside-model": (
         "Every example was run alone. Code of the model, the loss or the dataset that keeps state "
-        "in module globals, classes or files, and a dataset that keeps state, could still carry "
-        "something of one example to another; this is not covered."
+        "in module globals, class attributes, context variables, thread locals or files, and a "
+        "dataset that keeps state, can still carry one example into the gradient of another and "
+        "move the sum by more than one record may; this is not covered."
     ),
     "functorch-internals": (
         "Code of the model or the loss that calls private functions of functorch, runs compiled "

@@ -30,9 +30,12 @@ def show_all(location: Location, json: Json = False) -> None:
     lines = [f"{entry.certificate}  {entry.state}" for entry in entries]
     lines = lines or [f"{book.name} has no releases."]
     lines += [] if moved_to is None else [f"Closed: it was copied to {moved_to}."]
+    lines += ["Not open: the copy into it was not finished; repeat it."] if book.is_incoming else []
     answer(
         {
             "ledger": book.name,
+            "id": book.id,
+            "incoming": book.is_incoming,
             "moved_to": moved_to,
             "releases": [
                 {"certificate": entry.certificate, "state": entry.state} for entry in entries
@@ -105,7 +108,10 @@ def copy(
     target: Annotated[str, typer.Argument(help="A new ledger: a file or an address.")],
     json: Json = False,
 ) -> None:
-    """Copy all releases to a new ledger and close the old one, so that only one is used."""
+    """Copy all releases to a new ledger and close the old one, so that only one is ever open.
+
+    Killed or cut off, the same command goes on where it was.
+    """
     from pufferslice.releases import Ledger
 
     old, new = Ledger(source), Ledger(target)

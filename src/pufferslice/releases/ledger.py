@@ -5,6 +5,10 @@ One person needs a SQLite file; a team shares a PostgreSQL database (`postgres`)
 through three states, each committed to the disk before the next step begins: `intended` (nothing
 drawn yet), `drawn` (noise is in the recorded release, no file written yet), `published` (handed
 out). What is in the ledger after a crash is what happened.
+
+A ledger has an id. It moves to a new one in three steps, each durable before the next: the new one,
+`incoming`, gets the entries and refuses releases; the old one is marked as moved to the id of the
+new one; the new one reads that mark and opens. At no time are both open.
 """
 
 import contextlib
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
 State = Literal["intended", "drawn", "published"]
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
 
@@ -33,7 +37,9 @@ _INTEND: Final = (
     "INSERT INTO releases (certificate, state, composition, spent, total) "
     "VALUES (?, 'intended', ?, ?, ?)"
 )
-_MOVED: Final = "SELECT target FROM moved"
+_IDENTITY: Final = "SELECT id, state, source FROM identity"
+_SCENARIO: Final = "SELECT version, scenario FROM ledger"
+_MOVED: Final = "SELECT target, id FROM moved"
 _AGAIN: Final = (
     "Publish that same release again (the ledger keeps it; on the command line: --again)"
 )
@@ -55,6 +61,15 @@ class Entry(NamedTuple):
     state: State
     release: str | None
     """The release as JSON, from the state `drawn` on."""
+
+
+class _Identity(NamedTuple):
+    """Which ledger it is."""
+
+    id: str
+    state: Literal["incoming", "open"]
+    source: str | None
+    """Id of the ledger that it was copied from, if any."""
 
 
 @final
@@ -105,11 +120,38 @@ class Ledger:
             )
 
     @property
+    def id(self) -> str | None:
+        """What tells the ledger from all others, wherever it is; none if there is none yet."""
+        identity = self._look()
+        return None if identity is None else identity.id
+
+    @property
+    def is_incoming(self) -> bool:
+        """Whether a copy into this ledger has begun and is not finished, so that it is not open."""
+        identity = self._look()
+        return identity is not None and identity.state == "incoming"
+
+    @property
     def moved_to(self) -> str | None:
         """The ledger that this one was copied to, which closed it; none if it is open."""
         if not self._storage.is_there():
             return None
-        return next((str(target) for (target,) in self._storage.rows(_MOVED)), None)
+        return next((str(target) for target, _ in self._storage.rows(_MOVED)), None)
+
+    def check_arrived(self) -> None:
+        """Raise if a copy into this ledger was not finished, so that it may lack releases."""
+        if self._storage.is_there():
+            self._check_arrived(self._storage.rows(_IDENTITY))
+
+    def _look(self) -> _Identity | None:
+        if not self._storage.is_there():
+            return None
+        return self._identity(self._storage.rows(_IDENTITY))
+
+    def _identity(self, rows: Sequence[tuple[Any, ...]]) -> _Identity:
+        if len(rows) != 1:
+            raise LedgerError(f"ledger {self.name!r} is damaged: it has no id; restore a copy")
+        return _Identity(*rows[0])
 
     def entries(self) -> list[Entry]:
         """All releases, oldest first; none if there is no ledger yet."""
@@ -149,9 +191,12 @@ class Ledger:
 
         def work(connection: Connection) -> None:
             self._check_scenario(connection, scenario)
+            self._check_arrived(connection.execute(_IDENTITY).fetchall())
+            self._check_open(connection)
             self._check_entries(connection, certificate, covered, budget)
             connection.execute(_INTEND, (certificate, *(budget or (None, None, None))))
 
+        self._storage.make()
         self._storage.change(work)
 
     def record_drawn(self, certificate: str, release: str) -> None:
@@ -171,6 +216,7 @@ class Ledger:
         self, certificate: str, old: State, new: State, release: str | None, so_far: str
     ) -> None:
         def work(connection: Connection) -> int:
+            self._check_arrived(connection.execute(_IDENTITY).fetchall())
             if old == "intended":
                 # after a copy the other ledger says that nothing was drawn
                 self._check_open(connection)
@@ -190,8 +236,7 @@ class Ledger:
             )
 
     def _check_scenario(self, connection: Connection, scenario: str) -> None:
-        self._check_open(connection)
-        known = connection.execute("SELECT version, scenario FROM ledger").fetchone()
+        known = connection.execute(_SCENARIO).fetchone()
         if known is None:
             connection.execute(
                 "INSERT INTO ledger (version, scenario) VALUES (?, ?)", (VERSION, scenario)
@@ -205,6 +250,13 @@ class Ledger:
             raise LedgerError(
                 f"ledger {self.name!r} is of another scenario: it protects another secret. "
                 "Use one ledger per secret"
+            )
+
+    def _check_arrived(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        if self._identity(rows).state == "incoming":
+            raise LedgerError(
+                f"ledger {self.name!r} is incoming: the copy into it was not finished, so it is "
+                "not open. Repeat that `pufferslice ledger copy`, which finishes it"
             )
 
     def _check_open(self, connection: Connection) -> None:
@@ -275,52 +327,107 @@ class Ledger:
                 problems.append(f"the release of {entry.certificate[:12]} is damaged or of another")
             if entry.state == "intended" and entry.release is not None:
                 problems.append(f"{entry.certificate[:12]} has a release before it was drawn")
+        if self.is_incoming:
+            problems.append("it is incoming: the copy into it was not finished; repeat the copy")
         return problems + (self._storage.problems() if self._storage.is_there() else [])
 
     def copy_to(self, target: "Ledger") -> int:
         """Copy all entries to a new ledger, close this one for releases, and return their number.
 
-        This one is closed first: at no time can both be used. Interrupted, it can be repeated.
+        At no time are both open. Interrupted, it can be repeated, and goes on where it was.
         """
-
-        def close(connection: Connection) -> tuple[Any, list[Any]]:
-            moved = connection.execute(_MOVED).fetchone()
-            if moved is not None and moved[0] != target.name:
-                raise LedgerError(
-                    f"ledger {self.name!r} was copied to {moved[0]!r} before; use that one"
-                )
-            if moved is None:
-                connection.execute("INSERT INTO moved (target) VALUES (?)", (target.name,))
-                # a program that does not know this table refuses the version
-                connection.execute("UPDATE ledger SET version = ?", (-VERSION,))
-            head = connection.execute("SELECT version, scenario FROM ledger").fetchone()
-            rows = connection.execute(
-                "SELECT certificate, state, release, composition, spent, total FROM releases "  # noqa: S608 - a constant
-                f"ORDER BY {self._storage.order}"
-            ).fetchall()
-            return head, rows
-
         self.check_there()
-        if target.name == self.name:
+        self.check_arrived()
+        own_id = self.id
+        if own_id == target.id:
             raise LedgerError("a ledger cannot be copied to itself")
-        if target.entries():
-            raise LedgerError(f"ledger {target.name!r} has entries; copy to a new one")
-        head, rows = self._storage.change(close)
+        if self.moved_to is None:
+            target._storage.make(own_id)  # noqa: SLF001 - of this class
+            self._storage.change(
+                lambda connection: self._hand_over(connection, own_id, target), alone=True
+            )
+        self._finish(target)
+        return len(self.entries())
 
-        def fill(connection: Connection) -> None:
-            if connection.execute("SELECT 1 FROM releases").fetchone():
-                raise LedgerError(f"ledger {target.name!r} has entries; copy to a new one")
-            if head is not None:
-                target._check_scenario(connection, head[1])  # noqa: SLF001 - of this class
-            for certificate, state, release, *budget in rows:
+    def _hand_over(self, connection: Connection, own_id: str | None, target: "Ledger") -> None:
+        """Fill the target and check it, then mark this ledger, which meanwhile takes no release."""
+        if connection.execute(_MOVED).fetchone() is not None:
+            return  # by the same command in another process, or by another one: seen next
+        head = connection.execute(_SCENARIO).fetchone()
+        rows = connection.execute(self._all_rows()).fetchall()
+        self._check_states({row[0]: row[1] for row in rows})
+        there = target._storage  # noqa: SLF001 - of this class
+        there.change(
+            lambda other: target._take_in(other, own_id, head, rows),  # noqa: SLF001 - of this class
+            f"{self.name!r} is still open; copy again",
+        )
+        arrived = target._look()  # noqa: SLF001 - of this class
+        found = there.rows(target._all_rows())  # noqa: SLF001 - of this class
+        if arrived is None or arrived[1:] != ("incoming", own_id) or found != rows:
+            raise LedgerError(
+                f"ledger {target.name!r} does not hold what {self.name!r} holds, which is still "
+                "open; copy to a new one"
+            )
+        connection.execute(
+            "INSERT INTO moved (target, id) VALUES (?, ?)", (target.name, arrived.id)
+        )
+
+    def _take_in(
+        self,
+        connection: Connection,
+        source: str | None,
+        head: tuple[int, str] | None,
+        rows: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Bring this incoming ledger up to the entries of the ledger with id `source`."""
+        identity = self._identity(connection.execute(_IDENTITY).fetchall())
+        known = {row[0]: row[1] for row in connection.execute(self._all_rows()).fetchall()}
+        self._check_states(known)
+        if identity.state == "open":
+            self._check_open(connection)
+            if known or connection.execute(_SCENARIO).fetchone() is not None:
+                raise LedgerError(f"ledger {self.name!r} has entries; copy to a new one")
+            connection.execute("UPDATE identity SET state = 'incoming', source = ?", (source,))
+        elif identity.source != source:
+            raise LedgerError(
+                f"ledger {self.name!r} is incoming from another ledger; copy to a new one"
+            )
+        if head is not None:
+            self._check_scenario(connection, head[1])
+        states = get_args(State)
+        for certificate, state, release, *budget in rows:
+            if certificate not in known:
                 connection.execute(_INTEND, (certificate, *budget))
-                # step by step, as a database that guards its states allows
-                states = get_args(State)
-                for step in states[1 : states.index(state) + 1]:
-                    connection.execute(
-                        "UPDATE releases SET state = ?, release = ? WHERE certificate = ?",
-                        (step, release, certificate),
-                    )
+            reached = states.index(known.get(certificate, "intended"))
+            # step by step, as a database that guards its states allows
+            for step in states[reached + 1 : states.index(state) + 1]:
+                connection.execute(
+                    "UPDATE releases SET state = ?, release = ? WHERE certificate = ?",
+                    (step, release, certificate),
+                )
 
-        target._storage.change(fill, f"{self.name!r} is closed; copy again")  # noqa: SLF001 - of this class
-        return len(rows)
+    def _finish(self, target: "Ledger") -> None:
+        """Open the target if this ledger says that it moved there."""
+
+        def open_up(connection: Connection) -> None:
+            rows = connection.execute(_IDENTITY).fetchall()
+            self._check_moved_to(target._identity(rows))  # noqa: SLF001 - of this class
+            connection.execute("UPDATE identity SET state = 'open'")
+
+        if not target._storage.is_there():  # noqa: SLF001 - of this class
+            self._check_moved_to(None)
+        target._storage.change(open_up, f"{self.name!r} is closed; copy again")  # noqa: SLF001 - of this class
+
+    def _check_moved_to(self, target: _Identity | None) -> None:
+        name, target_id = next(iter(self._storage.rows(_MOVED)), (None, None))
+        if target is None or (target.id, target.source) != (target_id, self.id):
+            raise LedgerError(
+                f"ledger {self.name!r} was copied to {name!r} before; use that one, and if it is "
+                "gone, restore a copy of it"
+            )
+
+    def _all_rows(self) -> str:
+        return (
+            "SELECT certificate, state, release, composition, spent, total FROM releases "  # noqa: S608 - a constant
+            f"ORDER BY {self._storage.order}"
+        )

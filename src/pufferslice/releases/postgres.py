@@ -111,6 +111,17 @@ _MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """CREATE TRIGGER guard_table BEFORE TRUNCATE ON releases
     FOR EACH STATEMENT EXECUTE FUNCTION guard()""",
     ),
+    (
+        """CREATE TABLE identity (
+    one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
+    id TEXT NOT NULL DEFAULT gen_random_uuid(),
+    state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('incoming', 'open')),
+    source TEXT
+)""",
+        "INSERT INTO identity DEFAULT VALUES",
+        "ALTER TABLE moved ADD id TEXT",
+        "UPDATE ledger SET version = 3",
+    ),
 )
 """What brings the schema from each version to the next; its version is how many were applied."""
 
@@ -157,21 +168,35 @@ class Database:
         with self._open(NOT_YET) as connection:
             return self._version(connection) is not None
 
+    def make(self, source: str | None = None) -> None:
+        """Make the ledger if there is none: open, or incoming from the ledger with id `source`."""
+        if not self.is_there():
+            self.migrate(source=source)
+
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """What a statement finds."""
         with self._open(NOT_YET) as connection, connection.transaction():
             self._enter(connection)
             return connection.execute(statement).fetchall()
 
-    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
-        """Do `work` in a serialisable transaction, again if another was committed first."""
+    def change(
+        self,
+        work: Callable[[Connection], _Result],
+        so_far: str = NOT_YET,
+        *,
+        alone: bool = False,
+    ) -> _Result:
+        """Do `work` in a serialisable transaction, again if another was committed first.
+
+        With `alone` others wait until it is done, which only the owner of the ledger may ask for.
+        """
         with self._open(so_far) as connection:
-            if self._version(connection) is None:
-                self.migrate()
             connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
             for _ in range(_MOST_TRIES):
                 try:
                     with connection.transaction():
+                        if alone:
+                            self._hold(connection)
                         self._enter(connection)
                         result = work(_Translated(connection))
                 except _TRY_AGAIN:
@@ -179,9 +204,16 @@ class Database:
                 return result
             raise LedgerError(f"ledger {self.name!r} is too busy; {so_far}. Try again")
 
-    def migrate(self, *, writers: Sequence[str] = (), readers: Sequence[str] = ()) -> int:
+    def migrate(
+        self,
+        *,
+        writers: Sequence[str] = (),
+        readers: Sequence[str] = (),
+        source: str | None = None,
+    ) -> int:
         """Make the ledger or bring it up to date, grant rights, and return its version.
 
+        A new one is incoming from the ledger with id `source`, or else open.
         `writers` may read, intend and record releases; `readers` may read. Nobody but the owner of
         the schema may do more, and not even the owner can remove a release while the triggers are
         on.
@@ -207,6 +239,8 @@ class Database:
                         text = statement.replace("{schema}", self._schema.as_string())
                         connection.execute(text)
                     connection.execute("INSERT INTO migrations (version) VALUES (%s)", (number,))
+            if version is None and source is not None:
+                connection.execute("UPDATE identity SET state = 'incoming', source = %s", (source,))
             for role in (*writers, *readers):
                 self._grant(connection, role, write=role in writers)
         return len(_MIGRATIONS)
@@ -244,7 +278,7 @@ class Database:
     def _grant(self, connection: "psycopg.Connection[Any]", role: str, *, write: bool) -> None:
         rights = [
             "GRANT USAGE ON SCHEMA {schema} TO {role}",
-            "GRANT SELECT ON ledger, moved, releases, trail, migrations TO {role}",
+            "GRANT SELECT ON identity, ledger, moved, releases, trail, migrations TO {role}",
         ]
         if write:
             rights += [
@@ -282,6 +316,14 @@ class Database:
                 )
             )
         connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(self._schema))
+
+    def _hold(self, connection: "psycopg.Connection[Any]") -> None:
+        """Let all changes wait; before the first look, so that it sees all that were made."""
+        # of a client that was cut off the server lets go
+        seconds = f"'{_PATIENCE_SECONDS:.0f}s'"
+        connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {seconds}")
+        lock = "LOCK TABLE {}.releases IN SHARE ROW EXCLUSIVE MODE"
+        connection.execute(sql.SQL(lock).format(self._schema))
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator["psycopg.Connection[Any]"]:

@@ -321,6 +321,7 @@ def release_again(
 ) -> Release:
     """Write the release that the ledger keeps for this certificate once more: the same numbers."""
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    book.check_arrived()
     entry = book.entry(certificate.digest)
     if entry is None or entry.release is None:
         raise ReleaseError(

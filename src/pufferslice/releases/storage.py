@@ -3,29 +3,33 @@
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
-from pufferslice._core.files import database_problem, prepare_database
+from pufferslice._core.databases import database_problem, make_database, open_database
 from pufferslice.errors import LedgerError
 
 _Result = TypeVar("_Result")
 
 _WAIT_SECONDS: Final = 30.0
-_TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL)",
-    """CREATE TABLE IF NOT EXISTS releases (
+_TABLES: Final = """
+CREATE TABLE identity (
+    id TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('incoming', 'open')), source TEXT
+);
+CREATE TABLE ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL);
+CREATE TABLE releases (
     certificate TEXT PRIMARY KEY,
     state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
     release TEXT,
     composition TEXT,
     spent REAL,
     total REAL
-)""",
-    "CREATE TABLE IF NOT EXISTS moved (target TEXT NOT NULL)",
-)
+);
+CREATE TABLE moved (target TEXT NOT NULL, id TEXT NOT NULL);
+"""
 NOT_YET: Final = "nothing was released"
 
 
@@ -65,26 +69,39 @@ class SqliteFile:
 
     def is_there(self) -> bool:
         """Whether there is a ledger yet; looking makes none."""
-        # A process that was killed in its first transaction leaves a file that opens as empty.
-        count = "SELECT COUNT(*) FROM sqlite_master"
-        return self.path.exists() and self.rows(count) != [(0,)]
+        return self.path.exists()
+
+    def make(self, source: str | None = None) -> None:
+        """Make the ledger if there is none: open, or incoming from the ledger with id `source`."""
+
+        def fill(connection: sqlite3.Connection) -> None:
+            connection.executescript(_TABLES)
+            row = (secrets.token_hex(16), "open" if source is None else "incoming", source)
+            connection.execute("INSERT INTO identity (id, state, source) VALUES (?, ?, ?)", row)
+
+        with self._told(NOT_YET):
+            make_database(self.path, fill)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """What a statement finds."""
         with self._open(NOT_YET) as connection:
             return connection.execute(statement).fetchall()
 
-    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
+    def change(
+        self,
+        work: Callable[[Connection], _Result],
+        so_far: str = NOT_YET,
+        *,
+        alone: bool = False,  # noqa: ARG002 - in a file every change is
+    ) -> _Result:
         """Do `work` whole or not at all, as if alone, durable when this returns.
 
-        `so_far` says in messages what had happened before.
+        `so_far` says in messages what had happened before. With `alone` no other change is made
+        meanwhile, so that long work does not begin again and again.
         """
         with self._open(so_far) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                # With the first entry, so that a killed process leaves no partial ledger.
-                for table in _TABLES:
-                    connection.execute(table)
                 result = work(connection)
             except BaseException:
                 connection.execute("ROLLBACK")
@@ -104,16 +121,19 @@ class SqliteFile:
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator[sqlite3.Connection]:
         """A connection whose changes are durable."""
-        connection = None
+        with self._told(so_far):
+            connection = open_database(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
+            try:
+                connection.execute("PRAGMA synchronous = FULL")
+                yield connection
+            finally:
+                connection.close()
+
+    @contextlib.contextmanager
+    def _told(self, so_far: str) -> Iterator[None]:
+        """What goes wrong inside, as an error of this ledger."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            prepare_database(self.path, create=True)
-            connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
-            connection.execute("PRAGMA synchronous = FULL")
-            yield connection
+            yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             reason = database_problem(self.path, error)
             raise LedgerError(f"ledger {self.name!r} cannot be used: {reason}; {so_far}") from error
-        finally:
-            if connection is not None:
-                connection.close()

@@ -63,7 +63,8 @@ class Source:
     def fetch(self, block: Block) -> Examples:
         """The examples of a block.
 
-        Each record is fetched alone, and the generators of torch, numpy and Python are seeded for
+        Each record is fetched alone, and copied before the next one is fetched: a dataset may
+        return one buffer again and again. The generators of torch, numpy and Python are seeded for
         it: how much a record draws may depend on its values, and others must not see that.
         """
         # a subclass may return other items than rows of its tensors
@@ -83,6 +84,7 @@ class Source:
         return examples
 
     def _batch_of_one(self, item: Any) -> Examples:  # whatever the dataset gives
+        """The item in memory that neither the dataset nor `collate_fn` has."""
         batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):
             raise ArgumentError(_ITEMS)
@@ -91,7 +93,7 @@ class Source:
         for leaf in leaves(batch):
             if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 1:
                 raise ArgumentError(_ITEMS)
-        return batch
+        return mapped(torch.clone, batch)
 
 
 def _plain(value: Any) -> Any:  # whatever a dataset gives
@@ -104,7 +106,8 @@ def _plain(value: Any) -> Any:  # whatever a dataset gives
 def _as_row(value: Any) -> Tensor:  # a tensor, an array or a number
     try:
         # as torch's collate function, which converts a float to float64
-        return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)[None]
+        row = torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
+        return row[None].clone()
     except (RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(_ITEMS) from error
 

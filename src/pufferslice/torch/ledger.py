@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
-from pufferslice._core.files import database_problem, prepare_database
+from pufferslice._core.databases import database_problem, make_database, open_database
 from pufferslice.errors import LedgerError, RewindError
 
 VERSION: Final = 2
@@ -28,17 +28,15 @@ NEW_RUN: Final = (
 _WAIT_SECONDS: Final = 30.0
 _INHERITED: Final[list[sqlite3.Connection | None]] = []
 _TABLES: Final = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS run_ledger (version INTEGER NOT NULL);
-INSERT INTO run_ledger SELECT {VERSION} WHERE NOT EXISTS (SELECT * FROM run_ledger);
-CREATE TABLE IF NOT EXISTS runs (
+CREATE TABLE run_ledger (version INTEGER NOT NULL);
+INSERT INTO run_ledger VALUES ({VERSION});
+CREATE TABLE runs (
     run TEXT PRIMARY KEY, plan TEXT NOT NULL, n_steps INTEGER NOT NULL, taken INTEGER
 );
-CREATE TABLE IF NOT EXISTS steps (step INTEGER PRIMARY KEY, tag TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS checkpoints (
+CREATE TABLE steps (step INTEGER PRIMARY KEY, tag TEXT NOT NULL);
+CREATE TABLE checkpoints (
     position INTEGER PRIMARY KEY, step INTEGER NOT NULL, digest TEXT NOT NULL
 );
-COMMIT;
 """  # noqa: S608 - the version is our own number
 _NEXT_STEP: Final = "SELECT COALESCE(MAX(step) + 1, 0) FROM steps"
 _NEW_STEP: Final = f"""
@@ -90,9 +88,22 @@ class RunLedger:
         self._process = os.getpid()
         self._lock = threading.RLock()
 
+    def make(self) -> None:
+        """Make the file if there is none; a run that is killed now has a ledger without a run."""
+        with self._told():
+            make_database(self.path, lambda connection: connection.executescript(_TABLES))
+
+    def holds_run(self) -> bool:
+        """Whether there is a ledger, and a run was started in it."""
+        if not self.path.exists():
+            return False
+        with self._open() as connection:
+            return connection.execute("SELECT 1 FROM runs").fetchone() is not None
+
     def start(self, run: str, plan_digest: str, n_steps: int) -> None:
         """Record that a run of a plan begins; repeating the call does no harm."""
-        with self._transaction(create=True) as connection:
+        self.make()
+        with self._transaction() as connection:
             row = connection.execute("SELECT run, plan, n_steps FROM runs").fetchone()
             if row is None:
                 values = (run, plan_digest, int(n_steps))
@@ -201,11 +212,9 @@ class RunLedger:
         return run
 
     @contextlib.contextmanager
-    def _transaction(
-        self, *, create: bool = False, durable: bool = False
-    ) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
         """All or nothing, and no other writer in between; flushed to the disk if `durable`."""
-        with self._open(create=create) as connection:
+        with self._open() as connection:
             if durable:
                 connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
@@ -220,13 +229,18 @@ class RunLedger:
                 connection.execute("PRAGMA synchronous = NORMAL")
 
     @contextlib.contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with self._told(), self._lock:
+            self._leave_inherited()
+            if self._connection is None:
+                self._connection = _connect(self.path)
+            yield self._connection
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong inside, as an error of this ledger."""
         try:
-            with self._lock:
-                self._leave_inherited()
-                if self._connection is None:
-                    self._connection = _connect(self.path, create=create)
-                yield self._connection
+            yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
             reason = database_problem(self.path, error)
@@ -239,18 +253,13 @@ class RunLedger:
             self._connection, self._process = None, os.getpid()
 
 
-def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    if create:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    prepare_database(path, create=create)
-    connection = sqlite3.connect(
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = open_database(
         path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if create:
-            connection.executescript(_TABLES)
         (version,) = connection.execute("SELECT version FROM run_ledger").fetchone()
     except BaseException:
         connection.close()

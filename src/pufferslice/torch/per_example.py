@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Gradients of a block in which no example sees another.
+r"""Gradients of a block in which each example is run as if it were alone.
 
 The model and the loss run on batches of one example: all at once by `torch.func.vmap`, or one after
 another where vmap cannot run them. Either way they run in a temporary replica with copies of all
 buffers. So the contribution of an example is a function of that example, the weights and random
-numbers that do not depend on the data, whatever the code of the model does with its inputs.
+numbers that do not depend on the data, whatever the code of the model does with its inputs,
+attributes, buffers and closures.
 
-Limits: code can carry information from one run to another in globals of modules, attributes of
-classes and files, by calling private functions of functorch, and by inspecting the interpreter
-(frames, the garbage collector).
+Limits: code can carry one example into the gradient of another in globals of modules, attributes of
+classes, context variables, thread locals and files, by calling private functions of functorch, and
+by inspecting the interpreter (frames, the garbage collector).
 """
 
 import contextlib

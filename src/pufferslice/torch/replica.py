@@ -3,8 +3,9 @@
 
 A model may store what it saw in an attribute, a list, a buffer, a hook or a closure. A replica has
 copies of all of these, of containers in the classes of its objects, and of what methods close over,
-so that nothing of a run outlives it. Code is shared: classes and what code reaches by their names,
-and globals of modules.
+so that nothing of a run outlives it there. Shared are classes and what code reaches by their names,
+globals of modules, context variables and thread locals: code that keeps something of a run in them
+carries it into the next.
 """
 
 import dis

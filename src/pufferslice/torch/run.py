@@ -17,7 +17,6 @@ from pufferslice._core.files import (
     PROBE,
     check_room,
     digest,
-    prepare_database,
     read_bytes,
     remove_unfinished,
     write_whole,
@@ -46,7 +45,7 @@ class RunFolder:
         self._key_path: Final = self._folder / "run.key"
         self.ledger: Final = RunLedger(self._folder / "run.ledger")
         weakref.finalize(self, self.ledger.close)
-        for path in (self._checkpoint, self._key_path, self._folder / PROBE):
+        for path in (self.ledger.path, self._checkpoint, self._key_path, self._folder / PROBE):
             remove_unfinished(path)
         self.key: Final = self._opened_key()
         """None or destroyed if the run is finished."""
@@ -70,18 +69,18 @@ class RunFolder:
                 f"{str(self._folder)!r} has a run key and no run ledger, so the steps taken are "
                 f"unknown. If there were none, remove the key and start again; else {NEW_RUN}"
             )
-        if self._checkpoint.exists() or (ledger.exists() and ledger.stat().st_size):
+        if self._checkpoint.exists() or self.ledger.holds_run():
             return None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             check_room(self._folder)
-            # Before the key: a run that is killed in between has an empty ledger, so no steps.
-            prepare_database(ledger, create=True)
         except OSError as error:
             raise StorageError(
                 error.errno,
                 f"cannot start a run in {str(self._folder)!r}: {error.strerror or error}",
             ) from error
+        # Before the key: a run that is killed in between has a ledger without a run, so no steps.
+        self.ledger.make()
         return RunKey.create(self._key_path)
 
     def _is_started_now(self, key: RunKey, plan: TrainingPlan) -> bool:

@@ -44,6 +44,7 @@ from pufferslice.data import LabelledImages
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning.plan import SignalToNoise, recipe_learning_rates
 from pufferslice.learning.request import DATASETS, MODELS, TrainingRequest, differences
+from pufferslice.torch.batches import Block, Source
 from pufferslice.torch.models import cross_entropy, linear_model, resnet22, small_convnet
 from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.trainer import StepReport, Trainer
@@ -351,14 +352,16 @@ def run_optimizer(request: TrainingRequest, model: nn.Module) -> tuple[Optimizer
 def evaluate(model: nn.Module, loss: LossFunction, records: Records) -> Evaluation:
     """Losses and accuracy in evaluation mode; the modes of the model are restored."""
     modes = [(module, module.training) for module in model.modules()]
-    several = getattr(records, "__getitems__", None)
     n_records, losses, n_right = len(cast("Any", records)), [], 0
     model.eval()
     try:
         for start in range(0, n_records, _EVALUATED_AT_ONCE):
             indices = range(start, min(start + _EVALUATED_AT_ONCE, n_records))
-            items = several(list(indices)) if several else [records[index] for index in indices]
-            *inputs, targets = default_collate(items)
+            *inputs, targets = (
+                default_collate(records.__getitems__(indices))
+                if isinstance(records, ImageDataset)
+                else Source(records).fetch(Block(0, 0, tuple(indices)))
+            )
             with torch.no_grad():
                 outputs = model(*inputs)
                 losses.append(loss(outputs, targets).to(torch.float64))

@@ -116,12 +116,14 @@ MARKOV: dict[str, Any] = {
 }  # fmt: skip
 VOLUME: dict[str, Any] = {
     "data": {"path": "many.parquet"},
-    "volume": {"sizes": [580, 600, 620]},
-    "secret": {"pairs": {"ratio": 1.05}},
-    "query": {"distribution": "worlds", "mean": ["age"], "total": ["pay"], "scales": [10, 1000]},
+    "volume": {"ratio": 1.05, "up_to": 700},
+    "query": {
+        "distribution": "worlds", "count": [{"column": "age", "above": 45}], "total": ["pay"],
+        "clip": {"pay": [20, 50]},
+    },
     "prior": {"source": "released-data"},
     "guarantee": {"notion": "guess", "at_most": 0.64},
-}
+}  # fmt: skip
 SCENARIOS = {
     "groups": SCENARIO,
     "records": RECORDS,

@@ -411,7 +411,7 @@ CERTAIN = {"failure_probability": None}
         (SAMPLED, JOINT, PROFILE, {"failure_probability": math.nan}, ArgumentError, "failure_prob"),
         (SAMPLED, JOINT, PROFILE, {"band": "bootstrap"}, ArgumentError, "band"),
         (SAMPLED, LOOSE["joint"], PROFILE, {"method": CLOSED_FORM}, ArgumentError, "rule 'tight'"),
-        (sampled_worlds(query=QUERY), JOINT, PROFILE, {}, ScenarioError, "with_range.*epsilon-del"),
+        (sampled_worlds(query=QUERY), JOINT, PROFILE, {}, ScenarioError, "with_range.*Approxim"),
         (
             sampled_worlds(12),
             JOINT,

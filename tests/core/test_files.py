@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from pufferslice._core.databases import make_database, open_database
 from pufferslice._core.files import (
     canonical_json,
     digest,
     make_folder,
     parsed_json,
-    prepare_database,
     pretty_json,
     read_bytes,
     remove_unfinished,
@@ -267,7 +267,8 @@ def test_what_killed_writes_left_beside_the_target_of_a_link_is_removed(tmp_path
         lambda url: write_whole(url, b""),
         lambda url: write_whole(Path(url), b""),
         make_folder,
-        lambda url: prepare_database(url, create=True),
+        lambda url: make_database(url, lambda _: None),
+        open_database,
         lambda url: read_bytes(url, "settings"),
     ],
 )

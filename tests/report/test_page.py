@@ -134,7 +134,10 @@ def stated_tokens(documents):
     derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.959964)}
     sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
     numbers = public_numbers(documents) | derived
-    return {form for x in numbers for form in roundings(abs(x))} | tokens(sources)
+    forms = {form for x in numbers for form in roundings(abs(x))}
+    # The digest is salted; one that begins with 45f looks like the number 45.
+    digest = documents[0]["digest"]
+    return forms | tokens(sources) | tokens(f"{digest} {digest[:12]}")
 
 
 @pytest.mark.soundness

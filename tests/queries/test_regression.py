@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from sklearn.linear_model import LinearRegression, Ridge
 
-from pufferslice.errors import ArgumentError, TableError
+from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.queries import autocorrelation, linear_regression
 
 RNG = np.random.default_rng(4)
@@ -40,6 +40,8 @@ def test_features_that_depend_on_each_other():
     slope = np.polyfit(X[:, 0], Y[:, 0], 1)[0]
     # The shortest of all (x, y) with x + 2 y = slope.
     np.testing.assert_allclose(query.outputs(twice)[0, :2], [slope / 5, 2 * slope / 5], rtol=1e-8)
+    with pytest.raises(ScenarioError, match="depend linearly"):
+        query.scaled_from(twice)
 
 
 @pytest.mark.parametrize(

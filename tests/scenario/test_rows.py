@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 from scipy.special import ndtr
 from scipy.stats import binom, norm
+from tests.certificate.test_evidence import packed, parts_of, state
 
 from pufferslice import (
     Certificate,
+    FiniteProfile,
     Guarantee,
     Scenario,
     certify_release,
@@ -29,7 +31,16 @@ from pufferslice.calibration.rows import (
     mean_square_of,
     one_row_distance,
 )
-from pufferslice.errors import ArgumentError, CalibrationError, ReleaseError, ScenarioError
+from pufferslice.calibration.unsliced import calibrate_unsliced
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    CertificateError,
+    ReleaseError,
+    ScenarioError,
+    TableError,
+)
 from pufferslice.queries.features import feature_bits
 from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.rows import Differing, share_differing, size_differing
@@ -363,6 +374,16 @@ class TestEvidence:
         forged = attrs.evolve(certificate, statement=statement, evidence=edited)
         assert not verify(forged).holds
 
+    def test_sums_of_rows_have_no_slices(self):
+        evidence = certify_release(prevalence(moments_from=TABLE), GUESS).evidence
+        parts = parts_of(evidence)
+        for name in ("shift", "spread", "spans", "counts"):
+            parts[f"slices_{name}"] = parts[f"full_{name}"]
+        parts |= {"directions": np.eye(2), "weights": np.ones(2) / 2}
+        state(lambda facts: facts.update(has_slices=True))(parts)
+        with pytest.raises(CertificateError, match="cannot be read"):
+            Evidence.from_bytes(packed(parts))
+
     def test_saved_and_proved(self, tmp_path):
         pytest.importorskip("flint")
         certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
@@ -373,6 +394,14 @@ class TestEvidence:
 
 HISTORY = pa.table({"attribute": [1.0, 2.0], "a": [1.0, 2.0]})
 CHAIN = [[0.9, 0.1], [0.2, 0.8]]
+
+
+COUNT = queries.summary(count={"site": "a"})
+
+
+def moments(**changes):
+    settings = {"shift": [0.2], "spread": [[0.16]], "spans": [1.0], "counts": [5.0, 25.0]}
+    return RowDifference(**(settings | changes))
 
 
 def markov(query):
@@ -426,6 +455,64 @@ def markov(query):
             CalibrationError,
             "guess",
         ),
+        (
+            lambda: calibrate_unsliced(
+                Guarantee.unsliced(order=4, epsilon=1.0),
+                certify_release(prevalence(), GUESS).evidence.full,
+            ),
+            CalibrationError,
+            "guess",
+        ),
+        (
+            lambda: certify_release(
+                prevalence(),
+                Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2)),
+            ),
+            ScenarioError,
+            "along slices",
+        ),
+        (
+            lambda: certify_release(
+                prevalence(moments_from=TABLE, within=0.02),
+                Guarantee.guess(at_most=0.999),
+                accuracy={"mean(age)": 0.5},
+            ),
+            CalibrationError,
+            "hide one row",
+        ),
+        (lambda: prevalence(None, n_rows=10), ArgumentError, "moments_from"),
+        (
+            lambda: Scenario.from_volume(TABLE, query=COUNT, up_to=5, ratio=1.01),
+            ArgumentError,
+            "ratio",
+        ),
+        (
+            lambda: Scenario.from_volume(
+                pa.table({"site": pa.array([None], pa.string())}),
+                query=COUNT.with_missing("middle"),
+                up_to=100,
+            ),
+            ScenarioError,
+            "at least 2 rows",
+        ),
+        (
+            lambda: Scenario.from_groups(
+                TABLE,
+                secret="ill",  # noqa: S106 - a column
+                query=QUERY.with_missing("middle"),
+            ),
+            TableError,
+            "middle of its range",
+        ),
+        (
+            lambda: fitting_value(
+                attrs.evolve(prevalence(), query=queries.summary(median=["age"])), TABLE
+            ),
+            ReleaseError,
+            "no sums over rows",
+        ),
+        (lambda: moments(spans=[-1.0]).check(), ArgumentError, "finite"),
+        (lambda: moments(shift=[2.0]).check(), ArgumentError, "within the public ranges"),
         (lambda: certify_release(prevalence(), GUESS, guard=1.0), ArgumentError, "guard"),
         (lambda: certify_release(prevalence(), GUESS, shape="isotropic"), ArgumentError, "shape"),
         (lambda: queries.summary(mean=["age"], clip={"age": (5, 5)}), ArgumentError, "clip"),

@@ -114,12 +114,6 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
     if not sizes or _has_size(scenario, n_given, sizes):
         return
-    if sizes == {1}:
-        raise ReleaseError(
-            "after a history of cases with the columns of the table a release takes one row. If "
-            "the cases were tables, name the columns of the history as the statistics: "
-            f"{listed(scenario.query.names)}"
-        )
     raise ReleaseError(
         "the worlds have tables of other sizes than the rows that were given; release a table "
         "with as many rows as one of them has: for a Markov chain one row for each time"

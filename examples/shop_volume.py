@@ -42,8 +42,9 @@ def main() -> None:
     released = ps.release(scenario, this_year, certificate, ledger=ledger)
     print(released)
 
-    print("\nNoise over the released total:")
-    for name, std, value in zip(query.names, released.noise_stds, released.values, strict=True):
+    print("\nNoise over last year's value:")
+    earlier = query.outputs(last_year)[0]
+    for name, std, value in zip(query.names, released.noise_stds, earlier, strict=True):
         print(
             f"  {name.replace('(', ' ').replace(')', '').replace('= ', ''):<24} {std / value:.3f}"
         )

@@ -116,9 +116,8 @@ MARKOV: dict[str, Any] = {
 }  # fmt: skip
 VOLUME: dict[str, Any] = {
     "data": {"path": "many.parquet"},
-    "volume": {"sizes": [580, 600, 620]},
-    "secret": {"pairs": {"ratio": 1.05}},
-    "query": {"distribution": "worlds", "mean": ["age"], "total": ["pay"], "scales": [10, 1000]},
+    "volume": {"ratio": 1.05, "up_to": 620},
+    "query": {"distribution": "worlds", "total": ["pay"], "clip": {"pay": [0, 100]}},
     "prior": {"source": "released-data"},
     "guarantee": {"notion": "guess", "at_most": 0.64},
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tests.fuzz.random_scenarios import Case, random_case
+from soak.fuzz.random_scenarios import Case, random_case
 from tests.oracles import (
     HP,
     aggregated,
@@ -55,9 +55,9 @@ class Outcome:
     failure_probability: float = 0.0
 
 
-def outcome_of(seed: int, index: int) -> Outcome:
+def outcome_of(seed: int, index: int, kind: str | None = None) -> Outcome:
     """Make a case, certify it, verify it, and recompute it."""
-    case = random_case(seed, index)
+    case = random_case(seed, index, kind)
     about = {"index": index, "kind": case.kind, "failure_probability": case.failure_probability}
     options = dict(case.options)
     if not case.target.is_sliced or (

@@ -14,6 +14,7 @@ caught.
 import argparse
 import ast
 import contextlib
+import functools
 import os
 import random
 import re
@@ -79,7 +80,7 @@ class Mutant(NamedTuple):
 def modules() -> list[str]:
     """Every module with an operator to change, as a path below the package."""
     paths = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
-    return [path for path in paths if any(True for _ in sites(ast.parse(_text(path))))]
+    return [path for path in paths if n_mutants(path)]
 
 
 def tests_of(module: str) -> list[str]:
@@ -88,14 +89,12 @@ def tests_of(module: str) -> list[str]:
     First those of the module's name, then those that name it, then the others of its package.
     """
     *folder, file = module.split("/")
-    dotted = "pufferslice." + module.removesuffix(".py").replace("/", ".")
+    dotted = "pufferslice." + module.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     package, _, name = dotted.rpartition(".")
     imports = re.compile(rf"\b{re.escape(dotted)}\b|from {re.escape(package)} import .*\b{name}\b")
     of_package = TESTS.joinpath(*folder) if folder else TESTS
-    if file == "__init__.py":
-        imports = re.compile(rf"\b{re.escape(package)}\b")
     own = [of_package / f"test_{file.removeprefix('_')}"]
-    naming = [path for path in sorted(TESTS.rglob("test_*.py")) if imports.search(path.read_text())]
+    naming = [path for path, text in _all_tests() if name in text and imports.search(text)]
     rest = sorted(of_package.glob("test_*.py"))
     if folder == ["_core"]:
         own, rest = [TESTS / "core" / own[0].name], sorted((TESTS / "core").glob("test_*.py"))
@@ -103,18 +102,26 @@ def tests_of(module: str) -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in files]
 
 
+@functools.cache
+def _all_tests() -> list[tuple[Path, str]]:
+    return [(path, path.read_text(encoding="utf-8")) for path in sorted(TESTS.rglob("test_*.py"))]
+
+
 def _text(module: str) -> str:
     return (PACKAGE / module).read_text(encoding="utf-8")
 
 
-def mutants_of(module: str) -> Iterator[Mutant]:
-    """Every operator of a module's functions, changed one at a time."""
-    text = _text(module)
-    for i in range(sum(1 for _ in sites(ast.parse(text)))):
-        tree = ast.parse(text)
-        node = list(sites(tree))[i]
-        change = mutate(node)
-        yield Mutant(module, node.lineno, change, ast.unparse(tree))
+def n_mutants(module: str) -> int:
+    """How many operators of a module's functions can be changed."""
+    return sum(1 for _ in sites(ast.parse(_text(module))))
+
+
+def mutant_of(module: str, number: int) -> Mutant:
+    """The module with one of its operators changed."""
+    tree = ast.parse(_text(module))
+    node = list(sites(tree))[number]
+    change = mutate(node)
+    return Mutant(module, node.lineno, change, ast.unparse(tree))
 
 
 def sites(tree: ast.Module) -> Iterator[ast.expr]:
@@ -197,8 +204,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
-    every = [mutant for module in asked.modules or modules() for mutant in mutants_of(module)]
-    chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
+    every = [(module, k) for module in asked.modules or modules() for k in range(n_mutants(module))]
+    sample = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
+    chosen = [mutant_of(*place) for place in sample]
     n_caught = 0
     with ThreadPoolExecutor(asked.processes) as pool:
         verdicts = pool.map(lambda mutant: is_caught(mutant, tests_of(mutant.module)), chosen)

@@ -16,7 +16,7 @@ def test_every_module_has_tests_and_mutants_that_parse(module):
     changes = [mutants.mutate(node) for node in dict.fromkeys(mutants.sites(tree))]
     assert all(change.split(" -> ")[0] != change.split(" -> ")[1] for change in changes)
     compile(ast.unparse(tree), module, "exec")
-    first = next(mutants.mutants_of(module))
+    first = mutants.mutant_of(module, 0)
     compile(first.source, module, "exec")
     assert first.change == changes[0]
     assert first.source != ast.unparse(ast.parse(text))
@@ -33,7 +33,7 @@ def test_the_tests_of_a_module_come_before_those_of_its_package():
 def test_a_dropped_factor_is_caught_and_no_change_is_not():
     module = "learning/sampling.py"
     tests = ["tests/learning/test_sampling.py::TestPoissonRatio"]
-    every = mutants.mutants_of(module)
+    every = (mutants.mutant_of(module, k) for k in range(mutants.n_mutants(module)))
     divisor = next(one for one in every if "self.rate * self.n_records" in one.change)
     assert mutants.is_caught(divisor, tests)
     text = (mutants.PACKAGE / module).read_text(encoding="utf-8")

@@ -7,9 +7,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP := .venv/.installed
 DEMO_STAMP := .venv/.demo
 
-# `make soak` draws a seed for every round and prints it; SEED=… repeats one. A round takes half an
-# hour; ROUNDS=… runs several.
+# `make soak` draws a seed and prints it; SEED=… repeats one. A round takes half an hour; ROUNDS=…
+# runs several, and MINUTES=… runs small ones until the time is over.
 ROUNDS ?= 1
+MINUTES ?=
 SEED ?=
 
 .DELETE_ON_ERROR:
@@ -67,13 +68,8 @@ cifar: install
 
 soak: install
 	@$(PIP) -c constraints.txt atheris
-	@for round in $$(seq $(ROUNDS)); do \
-	  seed="$(SEED)"; \
-	  [ -n "$$seed" ] || seed=$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))'); \
-	  echo "soak round $$round of $(ROUNDS), seed $$seed (again: make soak ROUNDS=1 SEED=$$seed)"; \
-	  PUFFERSLICE_SEED=$$seed HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests -n auto --dist worksteal --timeout 3600 \
-	    -m 'soak or statistical or soundness or hypothesis' --hypothesis-seed=$$seed || exit 1; \
-	done
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m soak \
+	  $(if $(MINUTES),--minutes $(MINUTES),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .nox .pytest_cache .ruff_cache build dist site demo-output

@@ -155,7 +155,7 @@ def test_scripts_and_targets_in_the_text_exist(page):
     text = page.read_text(encoding="utf-8")
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = set(re.findall(r"`make (\w+)[^`]*`", text))
-    scripts = re.findall(r"\b((?:benchmarks|tests|examples|docs)/[\w/]+\.\w+)", text)
+    scripts = re.findall(r"\b((?:benchmarks|tests|soak|examples|docs)/[\w/]+\.\w+)", text)
     assert named <= set(targets)
     assert not [script for script in scripts if not (ROOT / script).exists()]
 

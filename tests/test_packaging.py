@@ -56,6 +56,7 @@ UNPACKED = {
     "SECURITY.md",
     "benchmarks",
     "changelog.d",
+    "conftest.py",
     "constraints.txt",
     "docs",
     "examples",
@@ -65,6 +66,7 @@ UNPACKED = {
     "pyproject.toml",
     "recipe",
     "reproduction",
+    "soak",
     "src",
     "tests",
 }

@@ -149,8 +149,9 @@ def f():
 
 
 def test_every_source_file_has_its_licence_line(repository):
-    folders = ("src", "reproduction", "tests", "benchmarks", "examples")
+    folders = ("src", "reproduction", "tests", "soak", "benchmarks", "examples")
     files = [path for folder in folders for path in (repository / folder).rglob("*.py")]
+    files += repository.glob("*.py")
     assert files
     assert not [path for path in files if licence_line(path) != SPDX]
 

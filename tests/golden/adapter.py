@@ -8,14 +8,12 @@ import contextlib
 import hashlib
 import io
 import math
-import platform
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import attrs
-import numba
 import numpy as np
 import pyarrow as pa
 
@@ -54,22 +52,6 @@ ACCOUNTANTS = {
     "amplified": learning.Amplified,
     "mean_square": learning.MeanSquare,
 }
-
-
-def machine() -> str:
-    """Which processor and numerical libraries decide the last bits."""
-    import torch
-
-    said = [np.__version__, numba.__version__, torch.__version__, platform.machine(), _processor()]
-    return hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]
-
-
-def _processor() -> str:
-    """Name and instructions; one name stands for processors with and without AVX-512."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return " ".join(dict.fromkeys(x for x in lines if x.startswith(("model", "flags"))))
-    return platform.processor()
 
 
 def refused(make: Callable[[], Any]) -> Any:
@@ -169,7 +151,7 @@ def _profile(spec: Spec) -> Any:
 
 
 def certify(spec: Spec) -> Any:
-    """The numbers of the statement, digests of the evidence, and what other noise would cost."""
+    """The numbers of the statement, sums of the evidence, and what other noise would cost."""
     return refused(lambda: _certified(spec))
 
 
@@ -190,7 +172,7 @@ def _certified(spec: Spec) -> Spec:
     found = certify_release(make_scenario(spec), claim, **options)
     return {
         "statement": _statement_numbers(found),
-        "evidence": _evidence_digests(found),
+        "evidence": _evidence_sums(found),
         "spent": _spent(found),
         "holds": verify(found).holds,
     }
@@ -227,15 +209,14 @@ def _views(views: list[Spec]) -> Spec:
     return found
 
 
-def _evidence_digests(certificate: Certificate) -> Spec:
-    """A digest of every table of the evidence, and sums that may be off in the last bits."""
+def _evidence_sums(certificate: Certificate) -> Spec:
+    """Sums of every table of the evidence."""
     evidence = certificate.evidence
-    slices = evidence.slices
-    found = {name: digest_of(_arrays(table)) for name, table in evidence.tables.items()}
-    if slices is None:
-        return found
-    profile = slices.profile
-    return found | {"profile": digest_of([profile.directions, profile.weights])}
+    arrays = {name: _arrays(table) for name, table in evidence.tables.items()}
+    if evidence.slices is not None:
+        profile = evidence.slices.profile
+        arrays["profile"] = [profile.directions, profile.weights]
+    return {name: {"sums": sums_of(parts)} for name, parts in arrays.items()}
 
 
 def _arrays(table: Any) -> list[Any]:
@@ -251,15 +232,15 @@ def _spent(certificate: Certificate) -> Any:
     return refused(lambda: spent(certificate, noise_std=2 * certificate.noise_std).bound)
 
 
-def digest_of(arrays: Iterable[Any]) -> Spec:
-    """SHA-256 of raw arrays, for the machine that made it, and sums for any other."""
-    state, sums = hashlib.sha256(), []
-    for array in arrays:
-        plain = np.ascontiguousarray(array)
-        state.update(f"{plain.dtype.str}{plain.shape}".encode())
-        state.update(plain.tobytes())
-        sums.append(math.fsum(np.abs(plain.astype(np.float64)).reshape(-1)))
-    return {"digest": state.hexdigest()[:16], "sums": sums}
+def sums_of(arrays: Iterable[Any]) -> list[float]:
+    """The sum of the absolute values of each array."""
+    return [math.fsum(np.abs(np.asarray(one, dtype=np.float64)).reshape(-1)) for one in arrays]
+
+
+def _digest(integers: Any) -> str:
+    """The same on every machine; of an array of indices."""
+    plain = np.ascontiguousarray(integers)
+    return hashlib.sha256(f"{plain.dtype.str}{plain.shape}".encode() + plain.tobytes()).hexdigest()
 
 
 # Training plans
@@ -291,6 +272,7 @@ def _planned(spec: Spec) -> Spec:
     sizes = spec["clipping"].get("sizes", [spec["n_parameters"]])
     delta = spec["delta"]
     grid, costs = sum_grid(made, 0, sizes), made.costs()
+    batch = draw_batch(sampling, bytes(range(32)))
     return {
         "noise_multipliers": [float(made.noise_multipliers[i]) for i in (0, -1)],
         "noise_stds": made.noise_stds(0).tolist(),
@@ -307,8 +289,8 @@ def _planned(spec: Spec) -> Spec:
         "implementation_delta": implementation_delta(made, spec["n_parameters"]),
         "signal_to_noise": list(attrs.astuple(learning.signal_to_noise(made, sizes))),
         "grid": [grid.steps.tolist(), grid.radii.tolist()],
-        "batch": digest_of([draw_batch(sampling, bytes(range(32)))]),
-        "differing": digest_of([differing.counts, differing.log_probabilities])["sums"],
+        "batch": {"digest": _digest(batch)[:16], "sums": sums_of([batch])},
+        "differing": sums_of([differing.counts, differing.log_probabilities]),
     }
 
 
@@ -387,7 +369,6 @@ def step(spec: Spec, model: Any, loss: Any, records: tuple[Any, ...]) -> Spec:
         else (found.integers * grid.steps[0])
     )
     return {
-        "digest": digest_of([found.integers])["digest"],
         "n_parameters": layout.n_parameters,
         "at_once": sums.method.at_once,
         "batch": indices.tolist(),

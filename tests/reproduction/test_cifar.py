@@ -147,15 +147,15 @@ class TestTraining:
     def test_without_noise_it_learns_and_stops_when_it_has_overfitted(
         self, few_images, tmp_path, monkeypatch
     ):
-        """Overfitted a little earlier than the experiment, which takes most of the time."""
-        monkeypatch.setattr(cifar, "OVERFITTED", 0.85)
+        """Overfitted earlier than the experiment, which takes most of the time."""
+        monkeypatch.setattr(cifar, "OVERFITTED", 0.5)
         run = run_of("attack", n_epochs=60, sampling="shuffled")
         train_all((run,), tmp_path / "results", tmp_path / "scratch", list)
         result = result_of(run, tmp_path / "results")
         assert result.n_epochs < 60
-        # after the step of the last epoch, in which 0.85 were right; ten classes
-        assert result.train_accuracy > 0.5
-        assert result.test_accuracy > 0.5
+        # after the step of the last epoch, in which half were right; ten classes
+        assert result.train_accuracy > 0.3
+        assert result.test_accuracy > 0.3
 
     def test_an_interrupted_plain_run_ends_as_an_uninterrupted_one(
         self, few_images, tmp_path, monkeypatch

@@ -31,11 +31,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, interrupt)
     try:
         code = run()
+        if interruptible:  # a signal that came at the end of the work raises its error here
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     except BaseException:
         # Modules in C that are being loaded may raise an error of their own in its place.
         if not interrupted:
             raise
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = INTERRUPTED
-    if interruptible:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tests.fuzz.random_scenarios import Case, random_case
+from soak.fuzz.random_scenarios import Case, random_case
 from tests.oracles import (
     HP,
     aggregated,

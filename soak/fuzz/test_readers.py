@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged files: every reader refuses them with one of the library's errors, or reads a value."""
 
+import io
 import os
 import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.odd import damaged
-from tests.fuzz.readers import READERS, good_files, read
-
-RUNS = 20_000
-"""Of the coverage-guided fuzzer, for each reader in `make soak`."""
+from soak.fuzz.odd import damaged
+from soak.fuzz.readers import READERS, good_files, read
+from soak.sizes import SIZE
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,10 @@ def test_good_files_are_read(files, name):
 
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=SIZE.files,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 def test_damaged_files(files, name, data):
     read(name, data.draw(damaged(files[name])))
 
@@ -45,9 +48,6 @@ class Bomb:
 
 @pytest.mark.parametrize("name", READERS)
 def test_no_reader_runs_a_pickle(name, tmp_path):
-    import io
-
-    import numpy as np
     import torch
 
     target = str(tmp_path / "made")
@@ -61,9 +61,12 @@ def test_no_reader_runs_a_pickle(name, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", READERS)
-def test_coverage_guided(seed, name, repository, tmp_path):
-    pytest.importorskip("atheris", reason="`make soak` installs it")
-    command = [sys.executable, "-m", "tests.fuzz.atheris_readers", name, str(RUNS), str(seed)]
+@pytest.mark.parametrize("number", range(SIZE.guided_readers))
+def test_coverage_guided(seed, number, repository):
+    """The seed decides which readers; `make soak` installs the fuzzer."""
+    pytest.importorskip("atheris")
+    name = np.random.default_rng(seed).permutation(list(READERS))[number]
+    counts = [str(SIZE.guided_files), str(seed)]
+    command = [sys.executable, "-m", "soak.fuzz.atheris_readers", name, *counts]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"{name}: {done.stderr[-4000:]}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coverage-guided fuzzing of one reader with atheris (which `make soak` installs).
 
-    python -m tests.fuzz.atheris_readers certificate 20000 1
+    python -m soak.fuzz.atheris_readers certificate 20000 1
 
 The reader, how many inputs, and the seed. An input on which anything but a library error is raised
 ends the run with an error, and lies beside as crash-*.
@@ -23,7 +23,7 @@ COMPILED = [
 """Compiled by numba, which cannot read instrumented code."""
 
 with atheris.instrument_imports(include=["pufferslice"], exclude=COMPILED):
-    from tests.fuzz.readers import good_files, read
+    from soak.fuzz.readers import good_files, read
 
     import pufferslice.torch.checkpoint  # noqa: F401 - imported late by its reader
 

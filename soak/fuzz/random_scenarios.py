@@ -58,7 +58,7 @@ class Case:
 
 
 def random_case(seed: int, index: int, kind: str | None = None) -> Case:
-    """Case number `index` of a seed; the kinds take turns, unless one is named."""
+    """Case number `index` of a seed; the kinds take turns, if none is named."""
     rng = np.random.default_rng([seed, index])
     make = KINDS[kind or list(KINDS)[index % len(KINDS)]]
     while True:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.kill.nursery import Ended, Nursery
+from soak.kill.nursery import Ended, Nursery
 from tests.scenario_files import TRAINING as SHORT_TRAINING
 from tests.scenario_files import toml_text
 
@@ -101,6 +101,8 @@ class Command(ABC):
     line: str
     """As typed after `pufferslice`."""
     options: Mapping[str, Any] = MappingProxyType({})
+    modules: tuple[str, ...] = ()
+    """What it imports late, and can be imported before the fork."""
     is_warm = True
     """Whether its kernels may be loaded before the fork."""
 
@@ -178,6 +180,7 @@ RunKey.create = lambda path: (shutil.copy({key!r}, path), RunKey.read(path))[1]
 
 class Calibrate(Command):
     name = "calibrate"
+    modules = ("pufferslice.config",)
     line = "calibrate scenario.toml --out certificate.json --json"
 
     def make_ready(self) -> None:
@@ -212,6 +215,7 @@ class Train(Command):
     """All runs have one known key, so that one unbroken run is the answer for all."""
 
     name = "train"
+    modules = ("pufferslice.torch.train", "sklearn.datasets", "torch._dynamo")
     is_warm = False  # a process that has trained cannot fork children that train
     line = "train training.toml --json"
 
@@ -279,6 +283,7 @@ class Audit(Command):
     """It writes nothing, whether it is killed or not."""
 
     name = "audit"
+    modules = ("pufferslice.audit", "pufferslice.config")
     line = "audit certificate.json --scenario scenario.toml --n-outputs 20000 --json"
 
     def make_ready(self) -> None:
@@ -301,6 +306,7 @@ class ReleaseRow(Command):
     """Every attempt has a certificate of its own, of the same scenario and row."""
 
     name = "release"
+    modules = ("pufferslice.config", "pufferslice.releases.release")
     line = (
         "release scenario.toml --certificate certificate.json --ledger ledger --out "
         "release.json --row 3 --json"
@@ -364,6 +370,7 @@ class CopyLedger(Command):
     """Never two ledgers that are open, and in the end the new one with all releases."""
 
     name = "copy"
+    modules = ("pufferslice.releases.ledger",)
     line = "ledger copy old.ledger new.ledger --json"
     n_releases = 40
 
@@ -407,6 +414,7 @@ class CopyLedger(Command):
 
 class Report(Command):
     name = "report"
+    modules = ("pufferslice.config", "pufferslice.report.page")
     line = "report certificate.json --out report.html"
 
     def make_ready(self) -> None:

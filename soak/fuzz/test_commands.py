@@ -10,21 +10,21 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.commands import FUZZED, command
-from tests.fuzz.odd import ODD_NUMBERS, ODD_TEXTS, changed, damaged
+from soak.fuzz.commands import FUZZED, command
+from soak.fuzz.odd import ODD_NUMBERS, ODD_TEXTS, changed, damaged
+from soak.sizes import SIZE
 from tests.scenario_files import PEOPLE, TRAINING, csv_text, toml_text
 
 from pufferslice._core.files import canonical_json, digest
 
 slow_to_make = settings(
-    max_examples=settings.default.max_examples // 2,
+    max_examples=SIZE.commands,
     suppress_health_check=[
         HealthCheck.too_slow,
         HealthCheck.data_too_large,
         HealthCheck.function_scoped_fixture,
     ],
 )
-"""A command takes as long as dozens of other examples."""
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ COMPARE = {
 
 
 @given(data=st.data(), extra=flags(COMPARE, {}))
-@settings(slow_to_make, max_examples=10)
+@slow_to_make
 def test_compare_a_changed_scenario(place, data, extra):
     folder = place(*DATA)
     name = data.draw(st.sampled_from(["groups", "records"]))

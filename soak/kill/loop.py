@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill and interrupt the long commands at random moments, look at their files, and let them go on.
 
-    python -m tests.kill.loop --kills 25 --interrupts 8 --seed 1
+    python -m soak.kill.loop --kills 25 --interrupts 8 --seed 1
 
 prints a row of docs/testing.md for every command; the first thing that is wrong is an error.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.kill.commands import COMMANDS, Command
-from tests.kill.nursery import Ended, Nursery
+from soak.kill.commands import COMMANDS, Command
+from soak.kill.nursery import Ended, Nursery
 
 from pufferslice.cli.output import INTERRUPTED
 
@@ -76,7 +76,8 @@ def main() -> None:
     said.add_argument("--seed", type=int, required=True)
     said.add_argument("--only", nargs="*", default=list(COMMANDS))
     args = said.parse_args()
-    with tempfile.TemporaryDirectory() as base, Nursery() as nursery:
+    modules = [module for name in args.only for module in COMMANDS[name].modules]
+    with tempfile.TemporaryDirectory() as base, Nursery(modules) as nursery:
         for name in args.only:
             command = COMMANDS[name](Path(base), nursery)
             rng = np.random.default_rng([args.seed, list(COMMANDS).index(name)])

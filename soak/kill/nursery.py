@@ -4,7 +4,7 @@
 The parent imports the library once; every command is a forked child, so that the moments at which
 children are killed fall into their work and not into their imports.
 
-    with Nursery() as nursery:
+    with Nursery(["pufferslice.config"]) as nursery:
         nursery.run(["calibrate", "scenario.toml"], folder, after=0.2, signal=9)
 """
 
@@ -12,15 +12,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 PROGRAM = """
-import contextlib, io, json, os, select, signal, sys, time
+import contextlib, importlib, io, json, os, select, signal, sys, time
 from pathlib import Path
-import pufferslice.audit, pufferslice.config, pufferslice.releases.release, pufferslice.report.page
-import pufferslice.torch.train, sklearn.datasets, torch._dynamo
+from pufferslice.cli import main
 from pufferslice.cli.app import run
 from pufferslice.calibration.noise import draw_integers
 from pufferslice.learning.keys import RunKey
@@ -46,12 +46,14 @@ def child(job):
     code = 70
     try:
         prepare(job)
-        # As `main` has it: Ctrl-C before and after the work ends the process silently.
+        sys.argv[1:] = job["arguments"]
+        # Until `main` takes over, Ctrl-C ends the process silently.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = run(job["arguments"])
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        main()
+    except SystemExit as end:
+        code = end.code
     except BaseException:
         import traceback
 
@@ -62,6 +64,8 @@ def child(job):
         os._exit(code)
 
 
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 draw_integers(bytes(32), 1)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 print("ready", flush=True)
@@ -118,9 +122,10 @@ class Ended(NamedTuple):
 class Nursery:
     """A warm parent of many short-lived commands; not for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Iterable[str]) -> None:
+        """`modules` are imported before the first fork."""
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", PROGRAM, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -317,13 +317,18 @@ def test_full_after_the_file_was_written(full):
 RACE = (
     PREPARE
     + """
+turns, player = int(sys.argv[2]), int(sys.argv[3])
+if player == 0:
+    for turn in range(turns):
+        certified().save(folder / f"{turn}.json")
+print("prepared", flush=True)
 for line in sys.stdin:
     turn = line.strip()
     certificate = ps.Certificate.load(folder / f"{turn}.json")
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        out = folder / f"{turn}.{sys.argv[2]}.release"
+        out = folder / f"{turn}.{player}.release"
         ps.release(scenario, rows, certificate, ledger=folder / f"{turn}.ledger", out=out)
         print("won", flush=True)
     except ps.errors.AlreadyReleasedError:
@@ -331,22 +336,12 @@ for line in sys.stdin:
 """
 )
 
-ISSUE = (
-    PREPARE
-    + """
-for turn in range(int(sys.argv[2])):
-    certified().save(folder / f"{turn}.json")
-print("{}")
-"""
-)
-
 
 def test_two_processes_release_at_once_and_exactly_one_wins(tmp_path):
     turns = 4
-    run(ISSUE, tmp_path, str(turns))
     players = [
         subprocess.Popen(
-            [sys.executable, "-c", RACE, str(tmp_path), str(k)],
+            [sys.executable, "-c", RACE, str(tmp_path), str(turns), str(k)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -354,6 +349,7 @@ def test_two_processes_release_at_once_and_exactly_one_wins(tmp_path):
         for k in range(2)
     ]
     try:
+        assert [player.stdout.readline().strip() for player in players] == ["prepared"] * 2
         for turn in range(turns):
             for player in players:
                 player.stdin.write(f"{turn}\n")

@@ -3,6 +3,7 @@
 
 import errno
 import io
+import json
 import os
 import resource
 import socket
@@ -10,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from soak.sizes import SIZE
 from tests.cli.conftest import SCENARIO
 
 from pufferslice.cli.app import run
@@ -63,6 +66,25 @@ for line in sys.stdin.read().splitlines():
         code = run(line.split())
     print(code, round(time.perf_counter() - start, 1), repr(error.getvalue()), line, sep="|")
 """
+FORKS = """\
+import json, os, sys
+import pufferslice.cli.app, pufferslice.config, pufferslice.releases.release
+from pufferslice.cli import main
+
+for k, (output, line) in enumerate(json.loads(sys.argv[1])):
+    child = os.fork()
+    if child == 0:
+        if output == "full":
+            target = os.open("/dev/full", os.O_WRONLY)
+        else:
+            reader, target = os.pipe()
+            os.close(reader)
+        os.dup2(target, 1)
+        os.dup2(os.open(f"error-{k}", os.O_WRONLY | os.O_CREAT), 2)
+        sys.argv[1:] = line.split()
+        main()  # ends the process as it ends after any command
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 @pytest.fixture
@@ -92,22 +114,25 @@ def names(where="."):
     return sorted(path.name for path in Path(where).iterdir())
 
 
-def ran(commands):
+def ran(commands, paths, seed):
     """Exit code, seconds and standard error of each command, in one process of little memory."""
+    every = [line.replace("{}", path) for path in paths for line in commands.splitlines()]
+    lines = np.random.default_rng(seed).permutation(every)[: SIZE.cases]
     script = SCRIPT.format(memory=MEMORY)
     done = subprocess.run(
-        [sys.executable, "-c", script], input=commands, capture_output=True, text=True, check=False
-    )
-    lines = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
-    assert len(lines) == len(commands.splitlines()), done.stderr[-2000:]
-    return lines
+        [sys.executable, "-c", script],
+        input="\n".join(lines), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    answers = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
+    assert len(answers) == len(lines), done.stderr[-2000:]
+    return answers
 
 
 @pytest.mark.timeout(300)
-def test_what_is_no_file_or_too_large(place):
+def test_what_is_no_file_or_too_large(place, seed):
     before = names()
     paths = ("device", "pipe", "folder", "socket", "large")
-    for code, seconds, error, line in ran("".join(COMMANDS.replace("{}", path) for path in paths)):
+    for code, seconds, error, line in ran(COMMANDS, paths, seed):
         assert code in {"1", "2"}, line
         assert error[1:].startswith("error: "), line
         assert error.count("\\n") == 1, error
@@ -116,10 +141,10 @@ def test_what_is_no_file_or_too_large(place):
 
 
 @pytest.mark.timeout(300)
-def test_what_cannot_be_written_to(place):
+def test_what_cannot_be_written_to(place, seed):
     before = names()
     paths = ("device", "pipe", "socket")
-    for code, _, error, line in ran("".join(WRITERS.replace("{}", path) for path in paths)):
+    for code, _, error, line in ran(WRITERS, paths, seed):
         assert code in {"1", "2"}, line
         assert "rror: " in error, line
         assert "Traceback" not in error, line
@@ -155,44 +180,40 @@ def process(arguments, **options):
     )  # fmt: skip
 
 
-def full():
-    return {"stdout": os.open("/dev/full", os.O_WRONLY)}
+def forked(cases):
+    """Exit code and standard error of commands whose output is full or broken."""
+    script = [sys.executable, "-c", FORKS, json.dumps(cases)]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    codes = [int(code) for code in done.stdout.split()]
+    return [(code, Path(f"error-{k}").read_text()) for k, code in enumerate(codes)]
 
 
-def broken():
-    reader, writer = os.pipe()
-    os.close(reader)
-    return {"stdout": writer}
+RELEASE = "release scenario.toml --certificate c.json --ledger l-{0} --out {0}.json --group a"
 
 
-def closed():
-    return {"preexec_fn": lambda: os.close(1)}
+def test_a_release_that_cannot_be_printed_is_recorded(place):
+    outputs = ("full", "broken", "closed")
+    ended = forked([(output, RELEASE.format(output)) for output in outputs[:2]])
+    # Python looks whether there is an output when it starts.
+    closed = process(RELEASE.format("closed"), preexec_fn=lambda: os.close(1))
+    ended.append((closed.returncode, closed.stderr))
+    for output, (code, error) in zip(outputs, ended, strict=True):
+        assert code == 1
+        assert error.count("\n") == 1
+        assert f"recorded in the ledger 'l-{output}'" in error
+        assert "--again" in error
+        again = f"release --again --certificate c.json --ledger l-{output} --out a-{output}.json"
+        assert run(again.split()) == 0
+        assert (place / f"a-{output}.json").read_bytes() == (place / f"{output}.json").read_bytes()
 
 
-@pytest.mark.parametrize("output", [full, broken, closed])
-def test_a_release_that_cannot_be_printed_is_recorded(place, output):
-    command = "release scenario.toml --certificate c.json --ledger l --out r.json --group a"
-    done = process(command, **output())
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "recorded in the ledger 'l'" in done.stderr
-    assert "--again" in done.stderr
-    again = process(
-        "release --again --certificate c.json --ledger l --out s.json", stdout=subprocess.DEVNULL
-    )
-    assert again.returncode == 0
-    assert (place / "s.json").read_bytes() == (place / "r.json").read_bytes()
-
-
-@pytest.mark.parametrize(
-    "command", ["--version", "--help", "verify c.json", "verify c.json --json"]
-)
-@pytest.mark.parametrize("output", [full, broken])
-def test_output_that_cannot_be_written(place, command, output):
-    done = process(command, **output())
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("\n") == 1 or (command == "--help" and not done.stderr)
+def test_output_that_cannot_be_written(place):
+    commands = ("--version", "--help", "verify c.json", "verify c.json --json")
+    cases = [(output, command) for output in ("full", "broken") for command in commands]
+    for case, (code, error) in zip(cases, forked(cases), strict=True):
+        assert code == 1, case
+        assert "Traceback" not in error, case
+        assert error.count("\n") == 1 or (case[1] == "--help" and not error), case
 
 
 def test_a_name_that_is_no_text(place):
@@ -207,7 +228,7 @@ def little():
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, 2**18))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.soak
 def test_no_room_at_the_start_of_a_training_run(place):
     done = process("train training.toml --out run", stdout=subprocess.DEVNULL, preexec_fn=little)
     assert done.returncode == 1

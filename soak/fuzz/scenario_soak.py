@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ten thousand random scenarios: certified, verified, and recomputed with 40 digits.
 
-    python -m tests.fuzz.scenario_soak --count 10000 --seed 1 --processes 2
+    python -m soak.fuzz.scenario_soak --count 10000 --seed 1 --processes 2
 
 prints the row of docs/testing.md and exits 1 if any certificate says something false.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from tests.fuzz.claims import Outcome, outcome_of
-from tests.fuzz.random_scenarios import KINDS
+from soak.fuzz.claims import Outcome, outcome_of
+from soak.fuzz.random_scenarios import KINDS
 
 MOST_REFUSED = 0.2
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.fuzz.commands import FUZZED
+from soak.fuzz.commands import FUZZED
 from tests.scenario_files import PEOPLE, SCENARIO, TRAINING, csv_text, toml_text
 
 from pufferslice.cli.app import run

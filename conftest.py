@@ -56,7 +56,7 @@ def pytest_make_collect_report(collector):
 @pytest.fixture(scope="session")
 def repository():
     """The folder of the checkout."""
-    return Path(__file__).resolve().parent.parent
+    return Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")

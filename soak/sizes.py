@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much the suites of this folder try: a sample in `make test`, more in `make soak`."""
+
+import os
+from typing import Final, NamedTuple
+
+
+class Sizes(NamedTuple):
+    """Counts of what is drawn at random."""
+
+    commands: int
+    """Runs of a command with changed files or flags, for each test."""
+    files: int
+    """Damaged files for each reader."""
+    scenarios: int
+    """Certified scenarios of each kind, whose claims are recomputed."""
+    guided_readers: int
+    """Readers that the coverage-guided fuzzer gets."""
+    guided_files: int
+    """Inputs of the coverage-guided fuzzer for each of them."""
+    kills: int
+    """Runs of each command that are killed."""
+    interrupts: int
+    """Runs of each command that get a Ctrl-C."""
+    from_scratch: int
+    """Runs of each command that are killed in a process that imports for itself."""
+    cases: int
+    """Combinations of a hostile list, at most."""
+
+
+SIZES: Final = {
+    "sample": Sizes(
+        commands=4,
+        files=20,
+        scenarios=5,
+        guided_readers=0,
+        guided_files=0,
+        kills=1,
+        interrupts=1,
+        from_scratch=0,
+        cases=6,
+    ),
+    "small": Sizes(
+        commands=100,
+        files=400,
+        scenarios=60,
+        guided_readers=4,
+        guided_files=1_000,
+        kills=4,
+        interrupts=3,
+        from_scratch=1,
+        cases=1_000,
+    ),
+    "full": Sizes(
+        commands=1_000,
+        files=2_000,
+        scenarios=1_500,
+        guided_readers=17,
+        guided_files=20_000,
+        kills=25,
+        interrupts=8,
+        from_scratch=2,
+        cases=1_000,
+    ),
+}
+SIZE: Final = SIZES[os.environ.get("PUFFERSLICE_SOAK", "sample")]
+"""What this run asks for."""
+IS_SAMPLE: Final = SIZE is SIZES["sample"]

@@ -29,7 +29,7 @@ from pufferslice.calibration.rows import (
     mean_square_of,
     one_row_distance,
 )
-from pufferslice.errors import ArgumentError, CalibrationError, ReleaseError, ScenarioError
+from pufferslice.errors import ReleaseError
 from pufferslice.queries.features import feature_bits
 from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.rows import Differing, share_differing, size_differing
@@ -371,73 +371,11 @@ class TestEvidence:
         assert verify(loaded, rigorous=True).holds
 
 
-HISTORY = pa.table({"attribute": [1.0, 2.0], "a": [1.0, 2.0]})
 CHAIN = [[0.9, 0.1], [0.2, 0.8]]
 
 
 def markov(query):
     return Scenario.from_markov_chain(CHAIN, length=12, positions=[5], query=query)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "argument"),
-    [
-        (lambda: prevalence(prior="gaussian"), ScenarioError, "gaussian"),
-        (
-            lambda: Scenario.from_attribute(
-                query=queries.summary(mean=["a"]), values=[0.0, 1.0], history=HISTORY
-            ),
-            ScenarioError,
-            "history",
-        ),
-        (lambda: markov(queries.summary(total=["wh"])), ScenarioError, "count or a rate"),
-        (lambda: markov(queries.summary(mean=["wh"])), ScenarioError, "count or a rate"),
-        (
-            lambda: markov(queries.summary(count={"wh": queries.above(3)})),
-            ScenarioError,
-            "count or a rate",
-        ),
-        (lambda: prevalence(query=queries.summary(mean=["age"])), ScenarioError, "clip"),
-        (lambda: prevalence(query=queries.summary(median=["age"])), ScenarioError, "sum over rows"),
-        (
-            lambda: prevalence(query=QUERY.with_scales([10, 1])),
-            ScenarioError,
-            "scales",
-        ),
-        (lambda: prevalence(query=QUERY.with_missing("drop-rows")), ScenarioError, "dropped"),
-        (lambda: prevalence(within=None), ArgumentError, "within"),
-        (lambda: prevalence(within=1.5), ArgumentError, "within"),
-        (lambda: prevalence(shares=[0.1, 0.2]), ArgumentError, "shares"),
-        (lambda: prevalence(None), ArgumentError, "n_rows"),
-        (lambda: prevalence(value="nobody"), ScenarioError, "at least 2 rows"),
-        (lambda: prevalence(prior="draws"), ArgumentError, "shares"),
-        (
-            lambda: Scenario.from_volume(TABLE, query=QUERY, up_to=100),
-            ScenarioError,
-            "number of rows",
-        ),
-        (
-            lambda: certify_release(prevalence(), Guarantee.unsliced(order=4, epsilon=1.0)),
-            CalibrationError,
-            "guess",
-        ),
-        (
-            lambda: certify_release(prevalence(), Guarantee.epsilon_delta(1.0, 1e-5)),
-            CalibrationError,
-            "guess",
-        ),
-        (lambda: certify_release(prevalence(), GUESS, guard=1.0), ArgumentError, "guard"),
-        (lambda: certify_release(prevalence(), GUESS, shape="isotropic"), ArgumentError, "shape"),
-        (lambda: queries.summary(mean=["age"], clip={"age": (5, 5)}), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip={"pay": (0, 5)}), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip=[0, 1]), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip={"age": 5}), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip={"age": ("a", 5)}), ArgumentError, "clip"),
-    ],
-)
-def test_refused(call, error, argument):
-    with pytest.raises(error, match=argument):
-        call()
 
 
 def test_a_chain_of_rates_is_that_of_counts():

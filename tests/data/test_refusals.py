@@ -63,6 +63,11 @@ def read_parts(name, content):
     return next(complete_frames(name, ["Alter"], "refuse"))
 
 
+def parquet():
+    pq.write_table(TABLE, "a.parquet")
+    return Path("a.parquet")
+
+
 def without_rows():
     pq.write_table(TABLE.slice(0, 0), "t.parquet")
     return "t.parquet"
@@ -102,6 +107,7 @@ REFUSED = {
         ("rows", lambda text: read("t.csv.gz", gzip.compress(text)), b"a,b\n", b"\n\n", b""),
         ("3 columns", lambda: read_table(without_rows())),
         ("rows", lambda: pieces_of([Path(without_rows())], ["age"])),
+        ("rows", lambda: pieces_of([parquet(), Path(without_rows())], ["age"])),
         ("'a'", lambda: read("t.csv", b"a,b,a\n1,2,3\n")),
         ("sep=';'", lambda name: read(name, SEMICOLONS), "t.csv", "t.tsv"),
         ("sep=';'", lambda name: read_parts(name, SEMICOLONS), "t.csv", "t.tsv"),

@@ -23,17 +23,20 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "pufferslice"
 
+_REFUSALS: Final = " tests/sensitivity/test_refusals.py"
 CORE: Final = {
     "sensitivity/renyi.py": "tests/sensitivity/test_renyi.py tests/calibration",
-    "sensitivity/tables.py": "tests/sensitivity/test_tables.py tests/sensitivity/test_exact.py",
+    "sensitivity/tables.py": (
+        "tests/sensitivity/test_tables.py tests/sensitivity/test_exact.py" + _REFUSALS
+    ),
     "sensitivity/exact.py": "tests/sensitivity/test_exact.py",
     "sensitivity/gaussian.py": (
         "tests/sensitivity/test_gaussian.py tests/sensitivity/test_mixtures.py "
         "tests/calibration/test_guessing.py tests/calibration/test_unsliced.py"
     ),
-    "sensitivity/concentration.py": "tests/sensitivity/test_concentration.py",
-    "sensitivity/couplings.py": "tests/sensitivity/test_couplings.py",
-    "sensitivity/whitening.py": "tests/sensitivity/test_whitening.py",
+    "sensitivity/concentration.py": "tests/sensitivity/test_concentration.py" + _REFUSALS,
+    "sensitivity/couplings.py": "tests/sensitivity/test_couplings.py" + _REFUSALS,
+    "sensitivity/whitening.py": "tests/sensitivity/test_whitening.py" + _REFUSALS,
     "calibration/calibrate.py": "tests/calibration/test_calibrate.py",
     "calibration/epsilon_delta.py": "tests/calibration",
     "calibration/guessing.py": "tests/calibration/test_guessing.py",

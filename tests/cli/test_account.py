@@ -224,56 +224,6 @@ def test_a_tail_in_words(ask):
     assert "except with probability 0.01, that of the simulation" in said
 
 
-WRONG_USE = [
-    (RARE | TAIL | {"delta": None}, "which no Rényi claim covers"),
-    (RARE | TAIL | {"delta": "1e-8"}, "delta must be greater than 1.96e-07"),
-    (RARE | TAIL | {"failure_probability": "0.1"}, "failure_probability belongs to at_most"),
-    ({"tail_probability": "1e-6"}, "tail_probability is for a number of records that varies"),
-    ({"batch_size": "50001"}, "at most --n-records 50000"),
-    ({"batch_size": "nan"}, "--batch-size must be above 0"),
-    ({"sampling": "without-replacement", "batch_size": "50001"}, "batch_size"),
-    ({"sampling": "without-replacement", "batch_size": "1.5"}, "integer"),
-    ({"sampling": "with-replacement", "batch_size": "nan"}, "integer"),
-    ({"sampling": "shuffled"}, "sampling must be one of poisson"),
-    ({"n_records": "0"}, "n_records must be an integer and at least 1"),
-    ({"exactly": "50001"}, "50001"),
-    ({"exactly": "-1"}, "at least 0"),
-    ({"exactly": None, "mismatch_probability": "nan"}, "probability must be a number from 0 to 1"),
-    ({"exactly": None}, "exactly one of --exactly, --at-most"),
-    ({"at_most": "3"}, "got 2 of the three"),
-    ({"epsilon": None, "noise_multiplier": "nan"}, "noise_multiplier must be a finite number"),
-    ({"epsilon": None, "noise_multiplier": "1e-200"}, "noise_multiplier must lie between"),
-    ({"order": "1"}, "order must be a finite number greater than 1"),
-    ({"epsilon": "inf"}, "epsilon must be a finite number greater than 0"),
-    ({"n_steps": "0"}, "n_steps must be an integer and at least 1"),
-    ({"n_steps": "1000000000000"}, "n_steps must be at most"),
-    ({"noise_multiplier": "5"}, "either --epsilon"),
-    ({"epsilon": None}, "either --epsilon"),
-    ({"delta": "2"}, "delta must lie strictly between 0 and 1"),
-    ({"n_parameters": "0"}, "n_parameters"),
-    ({"n_steps": "many"}, "--n-steps"),
-    ({"order": None}, "--order"),
-]
-REFUSED = [
-    ({"epsilon": "1e-320"}, "is not between the cost"),
-    ({"epsilon": "1e300"}, "is not between the cost"),
-    ({"order": "1e308"}, "is not between the cost"),
-    ({"exactly": "0"}, "nothing to calibrate"),
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words", "code"),
-    [*((*case, 2) for case in WRONG_USE), *((*case, 1) for case in REFUSED)],
-    ids=str,
-)
-def test_wrong_use_and_what_no_noise_can_give(ask, changes, words, code):
-    answer = ask(line(**{"epsilon": "1"} | changes), "--json")
-    assert (answer.code, answer.out) == (code, "")
-    assert words in answer.err
-    assert "Traceback" not in answer.err
-
-
 @pytest.mark.parametrize("noise", ["1e-90", "1e90"])
 def test_extremes_are_numbers_or_errors(ask, noise):
     answer = ask(line(noise_multiplier=noise), "--json")

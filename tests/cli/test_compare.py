@@ -83,22 +83,6 @@ def test_a_folder_gets_table_and_curves(folder, ask):
     assert written == ["comparison.csv", "comparison.json"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "words"),
-    [
-        ("--q 0.5", 2, "q must be a finite number and at least 1"),
-        ("--regularisation 0", 2, "regularisation must be a finite number greater than 0"),
-        ("--tolerance -1", 2, "tolerance must be a finite number greater than 0"),
-        ("--group-sensitivity 0", 2, "group_sensitivity must be a finite number greater than 0"),
-        ("--largest-table 0", 2, "largest_table must be an integer and at least 1"),
-        ("--out people.csv", 1, "cannot make the folder 'people.csv'"),
-    ],
-)
-def test_wrong_use_in_words(ask, flags, code, words):
-    answer = ask(COMPARE, flags)
-    assert (answer.code, words in answer.err) == (code, True), answer.err
-
-
 def test_another_claim_for_one_call(scenario, ask):
     plain = ask(COMPARE, "--json").json
     doubled = ask(COMPARE, "--set guarantee.epsilon=2 --set guarantee.order=3 --json").json

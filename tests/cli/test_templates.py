@@ -80,18 +80,3 @@ def test_draws_are_followed_on_a_terminal(here, ask, monkeypatch, screen, is_sho
     monkeypatch.setenv("COLUMNS", "120")
     assert ask(f"calibrate scenario.toml {drawn} --set calibration.effort=quick").code == 0
     assert ("tables/s" in screen.getvalue()) == is_shown
-
-
-def test_wrong_use(here, ask):
-    assert "must be one of" in ask("init . --template census").err
-    assert not Path("scenario.toml").exists()
-    ask("init . --template volume")
-    files = "--certificate c.json --ledger one.ledger --out release.json"
-    ask("calibrate scenario.toml --out c.json")
-    for choice, words in (
-        ("--group a", "no rows to choose among"),
-        ("--row 1 --group a", "one of"),
-    ):
-        refused = ask(f"release scenario.toml {files} {choice}")
-        assert (refused.code, words in refused.err) == (2, True)
-    assert not Path("one.ledger").exists()

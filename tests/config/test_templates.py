@@ -3,7 +3,6 @@
 
 import contextlib
 import math
-import re
 import tomllib
 
 import numpy as np
@@ -16,7 +15,6 @@ from sklearn.datasets import load_diabetes
 from pufferslice import Scenario, certify_release
 from pufferslice.config.scenario import request_of
 from pufferslice.config.starters import STARTERS
-from pufferslice.errors import ArgumentError, PuffersliceError
 from pufferslice.queries import above, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process
 
@@ -243,51 +241,6 @@ def test_pairs_of_numbers_in_a_column(folder):
         "query": {"distribution": "groups", "mean": ["age"]},
     }
     assert asked(folder, **sections).scenario.pairs == (("1", "2"), ("2", "4"))
-    sections["data"] = {"path": "people.parquet"}
-    with pytest.raises(ArgumentError, match="need secrets that are numbers"):
-        asked(folder, **sections)
-
-
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"prevalence": ILL, "volume": SIZES}, "one section that declares them: [prev"),
-        ({"prevalence": ILL, "query": {"distribution": "groups", "mean": ["age"]}},
-         "[prevalence]: is for distribution 'worlds'"),
-        ({"prevalence": {"within": 0.1}}, "[prevalence] property: is required"),
-        ({"prevalence": ILL | {"property": {"column": "ill"}}}, "[prevalence] property: needs"),
-        ({"prevalence": ILL | {"design": "odd"}}, "[prevalence] design: must be 'stratified'"),
-        ({"prevalence": ILL | {"seed": 3}}, "seed go with prior='draws'"),
-        ({"prevalence": ILL | {"prior": "gaussian"}}, "prior='gaussian' is refused"),
-        ({"prevalence": ILL | {"moments_from": "people.parquet"}}, "is the released table"),
-        ({"prevalence": ILL, "data": {}}, "[data]: needs either path or dataset"),
-        ({"attribute": JOINT | {"cov": [[1.0]]}}, "cov"),
-        ({"attribute": {"values": [1, 2]}}, "[attribute]: needs mean and cov, or history, or"),
-        ({"attribute": {"values": [1, 2], "mean": [0.0, 1.0]}}, "[attribute]: needs mean and cov"),
-        ({"attribute": JOINT | {"history": "earlier.parquet"}}, "[attribute]: needs mean and cov"),
-        ({"attribute": JOINT | {"process": PROCESS}}, "[attribute]: needs mean and cov"),
-        ({"attribute": {"values": [1, 2], "history": "absent.csv"}}, "history of cases is not"),
-        (hidden(kernel="linear"), "[attribute] process.kernel: must be 'exponential'"),
-        (hidden(variance=0.0), "variance must be"),
-        (hidden(length_scale=-1.0), "length_scale must be"),
-        (hidden(times=[20]), "times of a process) must have 2 coordinates"),
-        ({"attribute": {"values": [1, 2], "process": {"kernel": "exponential"}}},
-         "[attribute] process.variance: is required"),
-        ({"markov": STEPS | {"transition": 3}}, "[markov] transition: must be a square matrix"),
-        ({"markov": STEPS | {"positions": "some"}}, "[markov] positions: must be 'all'"),
-        ({"markov": STEPS | {"positions": [[1, 2, 3]]}}, "[markov] positions"),
-        ({"markov": STEPS | {"windows": [[1]]}}, "[markov] windows"),
-        ({"markov": STEPS | {"seed": 3}, "query": COUNT}, "n_draws and seed go together"),
-        ({"markov": STEPS | {"start": "here"}}, "[markov] start: must be 'stationary'"),
-        ({"volume": SIZES | {"up_to": 90.5}}, "[volume] up_to: must be an integer"),
-        ({"volume": SIZES, "query": TOTAL, "secret": {"pairs": {"ratio": 2.0}}}, "are numbers"),
-        ({"markov": STEPS}, "count or a rate of states"),
-        ({"volume": SIZES, "secret": {"pairs": {"within": 3}}}, "[secret] pairs: must be 'all'"),
-    ],
-)  # fmt: skip
-def test_wrong_sections(folder, sections, words):
-    with pytest.raises(PuffersliceError, match=re.escape(words)):
-        asked(folder, **sections)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 
 import contextlib
 import io
-import math
 import struct
 import traceback
 import zipfile
@@ -36,26 +35,6 @@ class TestLocked:
         told = "".join(traceback.format_exception(refused.value, limit=0))
         assert "expected" in told
         assert "Ada" not in told
-
-    def test_ragged_rows_are_refused(self, lock, dtype):
-        with pytest.raises(ArgumentError):
-            lock([[1, 2], [3]])
-
-
-def test_floats_that_are_not_whole_are_no_integers():
-    """Nothing is rounded in silence."""
-    for values in ([1.5], [math.nan], [math.inf], [2.0**70], np.array([2**63], dtype=np.uint64)):
-        with pytest.raises(ArgumentError):
-            locked_integers(values)
-
-
-@pytest.mark.parametrize("lock", [locked, locked_integers])
-@pytest.mark.parametrize(
-    "values", [[1 + 2j], np.array([1 + 2j]), np.array(["2026-11-18"], dtype="M8[D]")]
-)
-def test_complex_numbers_and_dates_are_not_made_real_in_silence(lock, values):
-    with pytest.raises(ArgumentError):
-        lock(values)
 
 
 def test_equality_of_fields_is_by_value():

@@ -3,7 +3,6 @@
 
 import errno
 import hashlib
-import math
 import os
 import subprocess
 import sys
@@ -13,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pufferslice._core.databases import make_database, open_database
+from pufferslice._core.databases import make_database
 from pufferslice._core.files import (
     canonical_json,
     digest,
     make_folder,
-    parsed_json,
-    pretty_json,
     read_bytes,
     remove_unfinished,
     write_all_new,
@@ -105,32 +102,6 @@ class TestJson:
         turned = {"a": {"y": 0.1, "z": "é"}, "b": [1, 2.5, None, True]}
         assert canonical_json(turned) == canonical_json(self.VALUE)
         assert canonical_json({"b": [2.5, 1]}) != canonical_json({"b": [1, 2.5]})
-
-    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-    @pytest.mark.parametrize("spell", [canonical_json, pretty_json])
-    def test_numbers_that_json_does_not_have(self, spell, bad):
-        with pytest.raises(ValueError):
-            spell({"x": bad})
-
-
-class TestReading:
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            (b'{"a": 1, "a": 2}', "a key occurs twice"),
-            (b'{"a": {"b": NaN}}', "NaN"),
-            (b"[1e400]", "1e400"),
-            (b"-" + b"9" * 400, "larger than any float"),
-            (b"[" * 100 + b"]" * 100, "64 levels"),
-            (b"[" * 100_000, "nested too deeply"),
-            (b"\xff\xfe", "codec can't decode|Expecting value"),
-            (b"", "Expecting value"),
-        ],
-        ids=["twice", "nan", "infinite", "integer", "nested", "deep", "bytes", "empty"],
-    )
-    def test_what_is_no_json(self, content, reason):
-        with pytest.raises(ValueError, match=reason):
-            parsed_json(content)
 
 
 class TestDigest:
@@ -268,7 +239,6 @@ def test_what_killed_writes_left_beside_the_target_of_a_link_is_removed(tmp_path
         lambda url: write_whole(Path(url), b""),
         make_folder,
         lambda url: make_database(url, lambda _: None),
-        open_database,
         lambda url: read_bytes(url, "settings"),
     ],
 )

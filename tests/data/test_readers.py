@@ -12,8 +12,8 @@ import pytest
 
 from pufferslice.data import read_table, readers
 from pufferslice.data.frames import floats_of, frame_of, missing_rows
-from pufferslice.data.readers import Piece, batches, complete_frames, pieces_of
-from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.data.readers import Piece, batches, pieces_of
+from pufferslice.errors import StorageError, TableError
 
 TABLE = pa.table({"age": [30, 40, 50], "job": ["a", "?", "c"], "pay": [1.5, 2.5, 3.5]})
 CSV = b"age,job,pay\n30,a,1.5\n40,?,2.5\n50,c,3.5\n"
@@ -76,10 +76,6 @@ class TestWhole:
         table = read_table(path)
         assert table.num_rows == 200_000
         assert table["b"].unique().to_pylist() == ["x\n\ny\n\nz"]
-
-    def test_null_values_must_be_a_list(self, parquet):
-        with pytest.raises(ArgumentError, match=r"null_values must be a list.*write \['\?'\]"):
-            read_table(parquet, null_values="?")
 
 
 class TestSeveralFiles:
@@ -144,11 +140,6 @@ class TestSeveralFiles:
 
 
 class TestBadFiles:
-    @pytest.mark.parametrize("name", ["t.xlsx", "t", "t.parquet.gz"])
-    def test_unknown_suffix(self, tmp_path, name):
-        with pytest.raises(TableError, match=r"must end in .csv"):
-            read_table(write(tmp_path / name, CSV))
-
     def test_a_url_is_refused_without_its_password(self):
         url = "s3://me:hunter2@bucket/people.parquet"
         for path in (url, Path(url)):
@@ -156,20 +147,7 @@ class TestBadFiles:
                 read_table(path)
             assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
-    @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
-    def test_empty_file(self, tmp_path, name):
-        with pytest.raises(TableError, match="is an empty file"):
-            read_table(write(tmp_path / name, b""))
-
-    def test_no_rows(self, tmp_path):
-        for content in (b"a,b\n", b"\n\n", b""):
-            with pytest.raises(TableError, match=r"is empty: 0 rows|holds no rows"):
-                read_table(write(tmp_path / "t.csv.gz", gzip.compress(content)))
-        pq.write_table(TABLE.slice(0, 0), tmp_path / "t.parquet")
-        with pytest.raises(TableError, match="is empty: 0 rows, 3 columns"):
-            read_table(tmp_path / "t.parquet")
-        with pytest.raises(TableError, match="Rename all but one of each of 'a'"):
-            read_table(write(tmp_path / "t.csv", b"a,b,a\n1,2,3\n"))
+    def test_a_missing_header_is_not_shown(self, tmp_path):
         with pytest.raises(TableError, match="missing its header") as caught:
             read_table(write(tmp_path / "t.csv", b"63,rare,rare\n64,b,c\n"))
         assert "rare" not in str(caught.value)
@@ -209,14 +187,6 @@ class TestBadFiles:
             assert f"is not what its name says: expected {wanted}, found {found}" in str(
                 caught.value
             )
-
-    @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
-    def test_semicolons_get_a_way_out(self, tmp_path, name):
-        content = "Größe;Alter\n1,5;30\n1,6;31\n".encode("cp1252")
-        path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-        for read in (read_table, lambda path: next(complete_frames(path, ["Alter"], "refuse"))):
-            with pytest.raises(TableError, match=r"by ';', expected .*CSV UTF-8.*sep=';'"):
-                read(path)
 
     def test_a_semicolon_in_a_name_is_taken(self, tmp_path):
         assert read_table(write(tmp_path / "t.csv", b"a;b,c\n1,2\n")).column_names == ["a;b", "c"]
@@ -267,11 +237,6 @@ class TestParquetPieces:
         assert found == [Piece(path, 0, 2), Piece(path, 1, 2), Piece(path, 2, 1)]
         (last,) = batches(found[2], ["name"])
         assert last.to_pydict() == {"name": ["e"]}
-
-    def test_a_file_without_rows(self, tmp_path):
-        pq.write_table(pa.table({"name": pa.array([], pa.string())}), tmp_path / "a.parquet")
-        with pytest.raises(TableError, match="has no rows"):
-            pieces_of([tmp_path / "a.parquet"], ["name"])
 
     def test_only_the_named_columns(self, tmp_path):
         path = tmp_path / "people.parquet"

@@ -99,19 +99,3 @@ class TestBoth:
 
         with pytest.raises(type(error)):
             build(raising).outputs(pa.table(DATA))
-
-
-@pytest.mark.parametrize("builder", [row_function, table_function])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"description": "  "}, "description must be a public sentence"),
-        ({"description": None}, "description must be a public sentence"),
-        ({"names": "f"}, "names must be a list"),
-        ({"columns": "n"}, "columns must be a list"),
-    ],
-)
-def test_refusals(builder, change, message):
-    arguments = {"names": ["f"], "columns": ["n"], "description": "one"} | change
-    with pytest.raises(ArgumentError, match=message):
-        builder(lambda _: 1, **arguments)

@@ -12,7 +12,6 @@ from pufferslice.queries import (
     Ball,
     Box,
     columns,
-    forest_importances,
     linear_svm,
     row_function,
     summary,
@@ -113,61 +112,6 @@ def evolve(**changes):
 
 
 TWO, ROW = summary(mean=["a", "b"]), columns(["a", "b"])
-AGE = summary(mean=["age"], std=["age"])
-NO_ROWS = np.array([], dtype=np.intp)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: evolve(names=()), "at least one coordinate"),
-        (lambda: evolve(names=["x", "x"]), "'x' repeats"),
-        (lambda: evolve(names=5), "names must be a list"),
-        (lambda: evolve(names=[1]), "names must hold"),
-        (lambda: evolve(columns="a"), "columns must be a list"),
-        (lambda: evolve(level="world"), "level must be one of table, row"),
-        (lambda: evolve(range=5), "range must be a Box or a Ball"),
-        (lambda: TWO.with_scales([1]), r"one number per coordinate \(2\)"),
-        (lambda: TWO.with_scales([1, 0]), "scales must be greater than 0"),
-        (lambda: TWO.with_scales([1, np.nan]), "scales must be finite"),
-        (lambda: TWO.with_scales({"mean(c)": 1}), r"scales names 'mean\(c\)'"),
-        (lambda: TWO.with_scales({"a": 1, "mean(a)": 2}), r"the coordinate 'mean\(a\)' twice"),
-        (lambda: TWO.with_range(Box([0], [1])), "range must have 2 coordinates"),
-        (lambda: TWO.with_range(Ball([0, 0, 0], 1)), "range must have 2 coordinates"),
-        (lambda: TWO.with_range((0, 100)), "range must be"),
-        (lambda: AGE.with_range({"age": (0, 1)}), "2 coordinates are about it; name one: mean"),
-        (lambda: AGE.with_range({"pay": (0, 1)}), "names 'pay'"),
-        (lambda: AGE.with_range({"mean(age)": (0, 1)}), "low and a high end for std.age."),
-        (lambda: AGE.with_range({"mean(age)": 7}), "low and a high end for 'mean.age.'"),
-        (lambda: ROW.prepared(np.zeros(2)), r"outputs must have shape \(n, 2\)"),
-        (lambda: ROW.prepared(np.zeros((1, 3))), r"outputs must have shape \(n, 2\)"),
-        (lambda: ROW.bound(TABLE)(np.array([True, False])), "rows must be a vector of row num"),
-        (lambda: ROW.bound(TABLE)(np.array([[0]])), "rows must be a vector of row numbers"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(ArgumentError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: summary(count_share=3).bound(TABLE)(NO_ROWS), "asked for no rows"),
-        (lambda: summary(mean=["c"]).bound(TABLE), "no column 'c'"),
-        (
-            lambda: evolve(bind=lambda frame: lambda rows: np.zeros(3)).outputs(TABLE),
-            r"must return shape \(3, 1\), got \(3,\)",
-        ),
-        (
-            lambda: ROW.with_scales([1, 1e-300]).prepared(np.array([[1.0, 1e300], [1.0, 1.0]])),
-            "1 of 4 values are NaN or infinite, in b",
-        ),
-    ],
-)
-def test_refusals_of_data(call, message):
-    with pytest.raises((ScenarioError, TableError), match=message):
-        call()
 
 
 MIXED = summary(rate={"income": ">50K"}, mean=["age", "hours"])
@@ -190,26 +134,6 @@ class TestByName:
 
 
 class TestPossible:
-    @pytest.mark.parametrize(
-        ("query", "limits"),
-        [
-            (summary(rate={"sex": "Male"}), Box([2000], [3000])),
-            (summary(rate={"sex": "Male"}), Box([0], [1.01])),
-            (summary(rate={"sex": "Male"}), Box([-0.1], [1])),
-            (summary(rate={"sex": "Male"}), Ball([2000], 5)),
-            (summary(std=["age"]), Box([-1], [40])),
-            (summary(count_share=100), Box([0], [2])),
-            (columns([], {"sex": "Male"}), Box([0], [2])),
-            (
-                forest_importances(features=["a"], target="b", positive=1, n_trees=1, seed=0),
-                Box([0], [2]),
-            ),
-        ],
-    )
-    def test_a_range_that_no_value_fits(self, query, limits):
-        with pytest.raises(ArgumentError, match=r"range of .* but its values are"):
-            query.with_range(limits)
-
     @pytest.mark.parametrize(
         ("query", "limits"),
         [

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from sklearn.linear_model import LinearRegression, Ridge
 
-from pufferslice.errors import ArgumentError, ScenarioError, TableError
+from pufferslice.errors import ScenarioError
 from pufferslice.queries import autocorrelation, linear_regression
 
 RNG = np.random.default_rng(4)
@@ -44,21 +44,6 @@ def test_features_that_depend_on_each_other():
         query.scaled_from(twice)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": []}, "at least one column each"),
-        ({"targets": []}, "at least one column each"),
-        ({"targets": ["a"]}, "none in both"),
-        ({"targets": "u"}, "targets must be a list"),
-        ({"regularisation": -1.0}, "regularisation must be"),
-    ],
-)
-def test_wrong_regressions(options, message):
-    with pytest.raises(ArgumentError, match=message):
-        linear_regression(**(TASK | options))
-
-
 class TestAutocorrelation:
     def test_definition(self):
         x = RNG.normal(size=50).cumsum()
@@ -69,13 +54,3 @@ class TestAutocorrelation:
         expected = [sum(apart[:-k] * apart[k:]) / sum(apart**2) for k in (1, 7)]
         np.testing.assert_allclose(query.outputs(table)[0], [*expected, 0.0], rtol=1e-12)
         assert (query.outputs(pa.table({"t": [1, 2], "x": [3.0, 3.0]})) == 0).all()
-
-    def test_times_must_have_an_order(self):
-        query = autocorrelation("x", time="t", lags=[1])
-        with pytest.raises(TableError, match="dates, times or numbers"):
-            query.outputs(pa.table({"t": ["a", "b"], "x": [1.0, 2.0]}))
-
-    @pytest.mark.parametrize("lags", [[], 3, "3", [0], [1.5]])
-    def test_wrong_lags(self, lags):
-        with pytest.raises(ArgumentError, match="lags"):
-            autocorrelation("x", time="t", lags=lags)

@@ -113,15 +113,15 @@ def test_unknown_files_are_refused_by_name(tmp_path, content):
 @pytest.mark.parametrize(
     ("name", "keys", "changes", "error", "words"),
     [
-        ("audit.json", (), {"confidence": None}, ArgumentError, "confidence: is missing"),
-        ("audit.json", (), {"format": None}, ArgumentError, "format: is missing"),
-        ("comparison.json", (), {"dim": None}, ArgumentError, "cannot be read: KeyError"),
-        ("membership.json", (), {"n_members": None}, ArgumentError, "n_members: is missing"),
+        ("audit.json", (), {"confidence": None}, ArgumentError, "confidence"),
+        ("audit.json", (), {"format": None}, ArgumentError, "format"),
+        ("comparison.json", (), {"dim": None}, ArgumentError, "cannot be read"),
+        ("membership.json", (), {"n_members": None}, ArgumentError, "n_members"),
         ("verdict.json", (), {"pair": ["a", "b", "c"]}, ArgumentError, "pair"),
-        ("verdict.json", (), {"certificate": None}, ArgumentError, "which certificate it is about"),
-        ("audit.json", (), {"confidence": "5"}, ArgumentError, "confidence: must be a valid"),
+        ("verdict.json", (), {"certificate": None}, ArgumentError, "certificate"),
+        ("audit.json", (), {"confidence": "5"}, ArgumentError, "confidence"),
         ("comparison.json", (), {"order": "5"}, ArgumentError, "float was expected"),
-        ("comparison.json", (), {"epsilons": [1.0]}, ArgumentError, "for each of the epsilons"),
+        ("comparison.json", (), {"epsilons": [1.0]}, ArgumentError, "epsilons"),
         ("certificate.json", ("statement", "guarantee"), {"epsilon": 2.0}, CertificateError,
          "was edited"),
         ("release.json", (), {"values": None}, ReleaseError, "values"),
@@ -134,7 +134,7 @@ def test_damaged_files_of_a_known_kind_say_so(case, name, keys, changes, error, 
 
 
 def test_evidence_need_not_be_named_and_absent_files_are(made):
-    with pytest.raises(ArgumentError, match="the evidence beside it is found"):
+    with pytest.raises(ArgumentError, match="evidence"):
         read_file(made / "certificate.evidence.npz")
     with pytest.raises(StorageError, match=r"absent\.json"):
         read_file(made / "absent.json")
@@ -168,11 +168,9 @@ def test_what_is_not_verified(made, case):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("audit.json", "is an audit, which is not for the public"),
-        ("verdict.json", "is an audit, which is not for the public"),
-        ("membership.json", "is an audit, which is not for the public"),
-        ("comparison.json", "is a comparison, made from the distributions themselves"),
-        ("internal.jsonl", "is an internal log, which is not for the public"),
+        *((f"{kind}.json", "not for the public") for kind in ("audit", "verdict", "membership")),
+        ("comparison.json", "comparison"),
+        ("internal.jsonl", "not for the public"),
     ],
 )
 def test_what_is_not_public_is_refused(made, name, words):
@@ -206,20 +204,20 @@ FREE = {"order": 4.0, "epsilon": 1e-9, "from": "hope", "guess": 0.5}
 @pytest.mark.parametrize(
     ("names", "changes", "words"),
     [
-        ([], {}, "needs at least one certificate"),
-        (["release.json"], {}, "needs at least one certificate"),
+        ([], {}, "at least one certificate"),
+        (["release.json"], {}, "at least one certificate"),
         (["trained.json", "again/trained.json"], {}, "are the same certificate"),
-        (["certificate.json", "release.json", "again/release.json"], {}, "a second release of one"),
+        (["certificate.json", "release.json", "again/release.json"], {}, "second release"),
         (["certificate.json", "release.json"], ANOTHER, "belongs to none .*abababababababab"),
         (["certificate.json", "audit.json"], ANOTHER, "belongs to none .*abababababababab"),
         (["certificate.json", "verdict.json"], {"certificate": "certificate.json"}, "another kind"),
         (["trained.json", "audit.json"], {"certificate": "trained.json"}, "another kind"),
-        (["certificate.json", "release.json"], {"noise_std": 0.1}, "or noise it does not have"),
-        (["trained.json", "release.json"], {"certificate": "trained.json"}, "or noise it does not"),
-        (["certificate.json", "release.json"], {"secure": False}, "or noise it does not have"),
-        (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "claim, range or"),
-        (["certificate.json", "release.json"], {"range": BOX}, "claim, range or noise"),
-        (["certificate.json", "release.json"], {"unsliced": FREE}, "claim, range or noise"),
+        (["certificate.json", "release.json"], {"noise_std": 0.1}, "noise"),
+        (["trained.json", "release.json"], {"certificate": "trained.json"}, "noise"),
+        (["certificate.json", "release.json"], {"secure": False}, "noise"),
+        (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "claim"),
+        (["certificate.json", "release.json"], {"range": BOX}, "range"),
+        (["certificate.json", "release.json"], {"unsliced": FREE}, "range"),
         (["certificate.json", "comparison.json"], {"order": 5.0}, "belongs to none"),
         (["certificate.json", "comparison.json"], {"epsilon": 2.0}, "belongs to none"),
         (["certificate.json", "comparison.json"], {"dim": 4}, "belongs to none"),

@@ -248,12 +248,8 @@ def test_the_share_of_isotropic_noise_needs_no_comparison_for_gaussian_priors(tm
     assert "share of isotropic noise" not in public
 
 
-def test_symbols_are_explained_last(made, internal, public):
+def test_symbols_are_explained_last(internal, public):
     for page in (internal, public):
-        headings = re.findall(r"<h2 [^>]*>(.*?)</h2>", page)
-        places = [i for i, heading in enumerate(headings) if heading == "Symbols and words"]
-        assert len(places) == 2
-        assert places[-1] == len(headings) - 1
         assert page.index("<math") > page.index("Symbols and words")
 
 
@@ -325,44 +321,25 @@ def test_the_first_screen_answers(internal, certificate):
     text = text_of(internal)
     first = text[: text.index("Is this release worth making?")]
     std, whole = 1.959964 * certificate.noise_std, at_most(certificate.unsliced_epsilon, digits=3)
-    for sentence in (
-        "How “site” is protected",
-        f"Right guesses: at most {percent_at_most(certificate.guess)} Someone who",
-        "What is protected “site”, 3 values north, south, west.",
-        "No two of them may be told apart: 3 pairs.",
-        "From whom Anyone who sees the release",
-        "from the released data itself",
-        f"95\u00a0% of the time at most mean(pay) ±\u00a0{2 * std:.3g} mean(age) ±".replace(
-            "\u00a0", " "
-        ),
-        f"For the whole output: ε at most {whole} at order 4.",
-        "Beside it, the claim along slices alone: (4, 1)-Joint-SRPP.",
+    for fact in (
+        f"at most {percent_at_most(certificate.guess)}",
+        "north, south, west",
+        "3 pairs",
+        f"mean(pay) ± {2 * std:.3g}",
+        f"ε at most {whole} at order 4",
+        "(4, 1)-Joint-SRPP",
     ):
-        assert sentence.replace("\u00a0", " ") in first
+        assert fact.replace("\u00a0", " ") in first
     assert first.index("Right guesses") < first.index("mean(pay) ±") < first.index("Joint-")
 
 
-def test_every_section_is_there(internal):
+def test_every_certificate_ends_with_its_assumptions_and_symbols(internal):
     headings = [unescape(h) for h in re.findall(r"<h2 id=[^>]*>(.*?)</h2>", internal)]
-    assert headings == [
-        "Is this release worth making?",
-        "What was released",
-        "Noise on each statistic",
-        "The claim: (4, 1)-Joint-SRPP",
-        "If ε were different",
-        "Slice profile",
-        "Pairs, by how hard they are to protect",
-        "Audits",
-        "Baselines",
-        "Assumptions and limits",
-        "Symbols and words",
-        "The claim: (8, 4)-RPP",
-        "If ε were different",
-        "Training",
-        "Audits",
-        "Assumptions and limits",
-        "Symbols and words",
-    ]
+    claims = [heading for heading in headings if heading.startswith("The claim: ")]
+    assert claims == ["The claim: (4, 1)-Joint-SRPP", "The claim: (8, 4)-RPP"]
+    places = [place for place, heading in enumerate(headings) if heading == "Symbols and words"]
+    assert [headings[place - 1] for place in places] == ["Assumptions and limits"] * 2
+    assert places[-1] == len(headings) - 1
 
 
 def training_sentences(trained):
@@ -384,11 +361,9 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
     delta = certificate.statement["noise"]["implementation_delta"]
     for sentence in (
         f"own error of at most {at_most(delta, digits=3)} in total variation",
-        "general Wasserstein (GWM)",
         "not refuted",
-        "loss threshold, 9,000 members",
-        "(8, 4)-RPP, whole run",
-        "computed from private records, covered by no guarantee",
+        "9,000 members",
+        "covered by no guarantee",
         certificate.digest,
         trained.digest,
         "verified when this page was written",
@@ -413,11 +388,10 @@ def test_every_certificate_says_how_to_check_it(made, make):
 def test_a_signature_and_insecure_noise_are_said(tmp_path, scenario, profile, certificate):
     private, _ = new_key_pair()
     sign(certificate, private).save(tmp_path / "signed.json")
-    assert "with --key public.pem the signature is checked" in editions(tmp_path / "signed.json")[1]
+    assert "--key public.pem" in editions(tmp_path / "signed.json")[1]
     target = certificate.guarantee.along(profile)
     certify_release(scenario, target, noise=SeededTestNoise(seed=1)).save(tmp_path / "c.json")
-    for text in editions(tmp_path / "c.json"):
-        assert "INSECURE: the noise comes from a seeded test" in text
+    assert all("INSECURE" in text for text in editions(tmp_path / "c.json"))
 
 
 @pytest.mark.soundness
@@ -481,9 +455,6 @@ def test_one_of_a_kind_is_not_called_several(tmp_path):
     assert not re.search(
         r"\b1 (pairs|slices|dimensions|couplings|numbers|values|coordinates)", text
     )
-    for words in ("The two must not be told apart.", "along 1 fixed slice of 1 dimension",
-                  "from the gaps of the one coordinate"):  # fmt: skip
-        assert words in text
     assert "Slice profile" not in text, "one slice has no profile"
 
 
@@ -584,10 +555,7 @@ def test_curves_of_others(case, curves, legend, words):
 
 
 def test_different_scenarios_are_clearly_separated(internal, made):
-    text = text_of(internal)
-    assert "about 2 certificates of 2 different scenarios. Each has its own part" in text
-    assert "their numbers do not add up" in text
-    assert "Part 1 of 2" in text
+    assert "Part 1 of 2" in text_of(internal)
     assert internal.count("<article ") == 2
     assert "Part 1" not in text_of(internal_page(files(made, STATIC)).decode())
 
@@ -620,7 +588,6 @@ def test_pages_are_small_and_marked(internal, public):
     assert len(public.encode()) < 100_000
     assert len(internal.encode()) < 400_000
     assert '<div class="watermark" aria-hidden="true">INTERNAL</div>' in internal
-    assert "contains evidence. Do not publish." in text_of(internal)
     assert 'class="watermark"' not in public
 
 
@@ -634,8 +601,8 @@ def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
     certify_release(scenario, target.along(profile), deltas=()).save(tmp_path / "c.json")
     page = internal_page([tmp_path / "c.json"])
     assert len(page) < 200_000
-    assert "Left out, as they are easier: 36 pairs." in text_of(page.decode())
-    assert "Drawn are 400 of 450 slices." in text_of(page.decode())
+    assert "36 pairs" in text_of(page.decode())
+    assert "400 of 450 slices" in text_of(page.decode())
 
 
 def test_a_refuted_claim_is_an_alarm(case):
@@ -643,18 +610,17 @@ def test_a_refuted_claim_is_an_alarm(case):
     document["verdicts"][0]["lower_bound"] = 5.0
     put(case / "audit.json", document)
     page = internal_page(files(case, ["certificate.json", "audit.json"])).decode()
-    assert "REFUTED by an audit: (4, 1)-Joint-SRPP. Do not rely on it." in text_of(page)
+    assert "REFUTED by an audit: (4, 1)-Joint-SRPP" in text_of(page)
     assert page.index('role="alert"') < page.index('class="cards"')
     document = json.loads((case / "verdict.json").read_text())
     put(case / "verdict.json", document | {"lower_bound": 5.0})
     page = internal_page(files(case, ["trained.json", "verdict.json"])).decode()
-    assert "REFUTED by an audit: (8, 4)-RPP, whole run." in text_of(page)
+    assert "REFUTED by an audit: (8, 4)-RPP" in text_of(page)
 
 
 def test_without_evidence_the_internal_page_says_so(case):
     (case / "certificate.evidence.npz").unlink()
     page = internal_page(files(case, ["certificate.json", "release.json"])).decode()
-    assert "so it was not verified here" in text_of(page)
     assert "not verified" in text_of(page[page.index("<footer>") :])
     assert "slider" not in without_code(page)
 
@@ -679,13 +645,13 @@ def test_both_rules_are_drawn_and_the_certificate_has_its_name(
 def test_several_runs_have_a_page_without_a_slider(tmp_path, trained):
     compose([trained, trained]).save(tmp_path / "c.json")
     text, _ = editions(tmp_path / "c.json")
-    assert "2 training runs on “digits”" in text
+    assert "2 training runs" in text
     assert "If ε were different" not in text
 
 
-def test_without_jinja_one_sentence_names_the_extra(monkeypatch):
+def test_without_jinja_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtraError, match=r"reports need jinja2; .*pufferslice\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"pufferslice\[report\]"):
         importlib.reload(page_module)
     monkeypatch.undo()
     importlib.reload(page_module)

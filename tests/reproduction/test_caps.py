@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 import pufferslice
-from pufferslice.errors import ArgumentError
 from pufferslice.learning import TailCap
 from pufferslice.learning.plan import recipe_learning_rates
 from pufferslice.learning.sampling import (
@@ -614,90 +613,6 @@ class TestAcrossRounds:
         assert left.failure_probability == pytest.approx(0.03, rel=1e-14)
         left = across_rounds(tail_probabilities=[1e-6], failure_probabilities=[])
         assert left == AcrossRounds(delta=1e-6, failure_probability=0.0)
-
-
-HOEFFDING = {"batch_size": 5, "mismatch_probability": 0.1, "tail_probability": 0.1}
-
-
-def simulate(pair, batch, *, n_replicates=1, seed=1):
-    return simulate_discrepancies(
-        lambda rng: pair, lambda rng: batch, n_replicates=n_replicates, seed=seed
-    )
-
-
-def across(tails, failures):
-    return across_rounds(tail_probabilities=tails, failure_probabilities=failures)
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: ClippedBlocks(sizes=[1, 2], clip_norms=[1.0]), "sizes"),
-        (lambda: ClippedBlocks(sizes=[1.5], clip_norms=[1.0]), "size"),
-        (lambda: ClippedBlocks(sizes=[1, 1], clip_norms=[1.0, math.nan]), "clip_norm"),
-        (lambda: ClippedBlocks.by_size([], clip_norm=1.0), "at least one"),
-        (lambda: ClippedBlocks.by_size([2, -1], clip_norm=1.0), "size"),
-        (lambda: ClippedBlocks.by_size([2, 1], clip_norm=0.0), "clip_norm"),
-        (lambda: lipschitz_reach([-0.1], clip_norm=1.0), "lipschitz must not be negative"),
-        (lambda: lipschitz_reach([math.inf], clip_norm=1.0), "lipschitz must be finite"),
-        (lambda: lipschitz_reach([0.1], clip_norm=0.0), "clip_norm"),
-        (lambda: lipschitz_reach([1e300], clip_norm=1e300), "too large for a float"),
-        (lambda: block_reach([[1.0, 1.0]], TWO_BLOCKS, preconditioner=AXES), "directions"),
-        (lambda: block_reach(np.eye(3), TWO_BLOCKS, preconditioner=AXES), "directions"),
-        (lambda: block_reach(DIAGONAL, TWO_BLOCKS, preconditioner=np.eye(3)), "preconditioner"),
-        (lambda: block_reach(DIAGONAL, TWO_BLOCKS, preconditioner=math.nan * AXES), "precondit"),
-        (lambda: block_reach_bound(DIAGONAL, TWO_BLOCKS, lipschitz=[1.0]), "lipschitz"),
-        (lambda: squared_caps([1.0], discrepancy_cap=-1, divisor=2), "discrepancy_cap"),
-        (lambda: squared_caps([1.0], discrepancy_cap=1, divisor=0), "divisor"),
-        (lambda: squared_caps(["a"], discrepancy_cap=1, divisor=2), "expected numbers"),
-        (lambda: mean_square_caps([1.0], mean_square_discrepancy=math.nan, divisor=2), "mean_squ"),
-        (lambda: minimal_squared_caps(DIAGONAL, np.empty((0, 2))), "shifts must have shape"),
-        (lambda: minimal_squared_caps(DIAGONAL, [[math.nan, 1.0]]), "shifts must be finite"),
-        (lambda: matrix_caps(DIAGONAL, [[1.0, 0.5], [0.4, 1.0]]), "matrix must be symmetric"),
-        (lambda: matrix_caps(DIAGONAL, [[1.0, 2.0], [2.0, 1.0]]), "negative eigenvalue"),
-        (lambda: projected_variance(AXES, np.diag([1.0, 0.0])), "positive variance"),
-        (lambda: round_costs(1, [1.0], [1.0]), "order"),
-        (lambda: round_costs(2, [-1.0], [1.0]), "caps must not be negative"),
-        (lambda: round_costs(2, [], []), "caps must have shape"),
-        (lambda: round_costs(2, [1.0, 1.0], [1.0]), "variance must have one entry per cap"),
-        (lambda: round_costs(4, [0.5, 9.0], [2.0, 0.0]), "smallest_variance"),
-        (lambda: round_costs(2, [1e300], [1e-300]), "too large for a float"),
-        (lambda: average_round_cost([1.0, 1.0], [1.0]), "weights"),
-        (lambda: joint_round_cost(1, [1.0], [1.0]), "order"),
-        (lambda: largest_round_cost([-1.0], [1.0]), "costs must not be negative"),
-        (lambda: subsampled_round_costs(2, [1.0], [0.0], [1.0]), "caps_by_draw must have shape"),
-        (lambda: subsampled_round_costs(2, [[1.0]], [-0.1], [1.0]), "log_probabilities must be"),
-        (lambda: subsampled_round_costs(2, [[1.0]], [0.0, 0.0], [1.0]), "log_probabilities must"),
-        (lambda: average_round_cost(1.0, [1.0]), "costs must have"),
-        (lambda: joint_total_squared_cap([[1e308]] * 2, [1.0]), "too large for a float"),
-        (lambda: claimed_epsilon(2, -1.0, noise_std=1), "total_squared_cap"),
-        (lambda: claimed_epsilon(2, 1e300, noise_std=1e-100), "too large for a float"),
-        (lambda: claimed_noise_std(2, 0.0, 1.0), "epsilon"),
-        (lambda: claimed_noise_std(2, 1e-200, 1e200), "too large for a float"),
-        (lambda: recipe_noise(16, 1.0, [], squared_discrepancy=1.0), "learning_rates"),
-        (lambda: recipe_noise(16, 1.0, [0.1, 0.0], squared_discrepancy=1.0), "learning_rate"),
-        (lambda: recipe_noise(16, 1.0, [0.1], squared_discrepancy=0.0), "squared_discrepancy"),
-        (lambda: tail_cap([0, 1], np.log(HALVES), tail_probability=0.0), "tail_probability"),
-        (lambda: tail_cap([0, 1], [0.0, math.nan], tail_probability=0.1), "must sum to 1"),
-        (lambda: tail_cap([1, 0], np.log(HALVES), tail_probability=0.1), "counts must ascend"),
-        (lambda: tail_cap([0.0, 1.0], np.log(HALVES), tail_probability=0.1), "counts must be a"),
-        (lambda: hoeffding_tail_cap(**HOEFFDING | {"batch_size": 0}), "batch_size"),
-        (lambda: hoeffding_tail_cap(**HOEFFDING | {"mismatch_probability": 1.1}), "from 0 to 1"),
-        (lambda: hoeffding_tail_cap(**HOEFFDING | {"tail_probability": 1.0}), "tail_probability"),
-        (lambda: simulate((np.zeros(3), np.zeros(4)), [0]), "draw_pair"),
-        (lambda: simulate((np.zeros(3), np.zeros(3)), [3]), "draw_batch"),
-        (lambda: simulate((np.zeros(3), np.zeros(3)), [-1]), "draw_batch"),
-        (lambda: simulate((np.zeros(3), np.zeros(3)), [0.5]), "draw_batch"),
-        (lambda: simulate(([0], [0]), [0], n_replicates=0), "n_replicates"),
-        (lambda: simulate(([0], [0]), [0], seed=-1), "seed"),
-        (lambda: across([0.1] * 11, []), "tail_probabilities must sum to less than 1"),
-        (lambda: across([0.1], [-0.1]), "failure_probabilities must not be negative"),
-        (lambda: across([math.nan], []), "finite"),
-    ],
-)
-def test_refusals(call, match):
-    with pytest.raises(ArgumentError, match=match):
-        call()
 
 
 @pytest.mark.soundness

@@ -67,11 +67,6 @@ def test_rows_come_back_from_csv_and_json():
     ]
 
 
-def test_rows_of_different_columns_are_refused():
-    with pytest.raises(ArgumentError, match="'an-experiment' must all have the same columns"):
-        outcome(rows=({"x": 1}, {"y": 1}))
-
-
 def test_experiments_are_found_by_name():
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names) == 13

@@ -188,10 +188,3 @@ class TestGallery:
         ours = attrs.evolve(self.OUTCOME, our_claims=self.OUTCOME.claims[1:])
         made = gallery.section(experiment_named("cap-rings"), ours, ["cap-rings.png"])
         assert "0 of 1 about our own mechanisms held.\n\n- **Did not hold**: b holds" in made
-
-    def test_a_picture_that_is_too_large_is_refused(self, monkeypatch):
-        monkeypatch.setattr(gallery, "LARGEST_PICTURE", 10)
-        file = io.BytesIO()
-        Image.new("RGB", (40, 20), "white").save(file, "PNG")
-        with pytest.raises(ValueError, match="does not fit 10"):
-            gallery.small(file.getvalue(), "digest")

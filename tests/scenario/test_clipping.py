@@ -4,7 +4,6 @@
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import pufferslice as ps
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release, verify
-from pufferslice.errors import ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.releases.release import Release, release
 from pufferslice.scenario.simulator import OutputSimulator
@@ -75,39 +73,6 @@ class TestWhichSecrets:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        ("build", "limits"),
-        [
-            (groups, Box([0], [1.5])),
-            (groups, Box([90], [100])),
-            (records, Box([0], [0.5])),
-            (records, Box([-5], [0])),
-        ],
-    )
-    def test_a_range_beside_all_values(self, build, limits):
-        with pytest.raises(ScenarioError, match="every value of it under every secret lies outs"):
-            build(limits)
-
-    def test_one_coordinate_beside_all_values(self):
-        table = TABLE.append_column("y", [np.arange(9.0)])
-        query = summary(mean=["x", "y"], range=Box([0, 2000], [100, 3000]))
-        with pytest.raises(ScenarioError, match=r"range of 'mean\(y\)'"):
-            ps.Scenario.from_groups(table, secret="s", query=query)
-
-    def test_distributions_that_only_clipping_makes_equal(self):
-        query = columns(["x"], range={"x": (0, 10)})
-        table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 30]})
-        with pytest.raises(ScenarioError, match="same only because the public range clips"):
-            ps.Scenario.from_records(table, secret="s", query=query)
-        distributions = {"a": [[5.0], [20.0]], "b": [[5.0], [30.0]]}
-        for kind in (
-            ps.FiniteDistribution.uniform,
-            lambda rows: ps.SampledDistribution(outputs=rows),
-        ):
-            worlds = {secret: kind(rows) for secret, rows in distributions.items()}
-            with pytest.raises(ScenarioError, match="same only because the public range clips"):
-                ps.Scenario.from_worlds(worlds, query=summary(mean=["x"], range={"x": (0, 10)}))
-
     def test_distributions_that_are_equal_anyway_are_taken(self):
         query = columns(["x"], range={"x": (0, 10)})
         table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 20]})

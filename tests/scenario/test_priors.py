@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from pufferslice.data.frames import frame_of
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ScenarioError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import (
     Bootstrap,
     Prior,
     Resampled,
-    check_probabilities_of,
-    group_rows,
     grouped_prior,
     world_distribution,
 )
@@ -95,74 +92,12 @@ def test_groups_do_not_share_a_bootstrap_stream():
     assert not np.array_equal(distributions["a"].outputs, distributions["b"].outputs)
 
 
-@pytest.mark.parametrize(
-    ("make", "query", "other"),
-    [
-        (partial(grouped, distribution="groups"), ROW, r"summary\(...\) or table_function\(...\)"),
-        (
-            partial(grouped, distribution="bootstrap", bootstrap=Bootstrap(n_replicates=2, seed=0)),
-            ROW,
-            r"summary\(...\) or table_function\(...\)",
-        ),
-        (partial(grouped, distribution="records"), MEAN, r"columns\(...\)"),
-        (lambda query: world_distribution(query, "a", TABLE), ROW, r"summary\(...\)"),
-    ],
-)
-def test_a_query_of_the_wrong_level(make, query, other):
-    with pytest.raises(ScenarioError, match=f"which is one of a {query.level}; use {other}"):
-        make(query)
-
-
-def test_one_row_is_no_group():
-    with pytest.raises(ScenarioError, match=r"at least 2 rows; 2 of the \d values"):
-        group_rows(np.array(["d", "a", "c", "a"]))
-
-
-def test_only_uniform_empirical_priors_hold_draws():
-    weighted = FiniteDistribution.weighted([[1.0], [2.0]], [0.25, 0.75])
-    with pytest.raises(ScenarioError, match="weighted atoms"):
-        prior_of(distributions={"a": weighted, "b": weighted}).sampled()
-    assert prior_of().sampled().kind == "sampled"
-    with pytest.raises(ScenarioError, match="only an empirical one"):
-        prior_of().sampled().sampled()
-
-
 def test_prior_kind():
     gaussian = GaussianDistribution(mean=[0.0], cov=[[1.0]])
     both = {"a": gaussian, "b": gaussian}
     assert prior_of(distributions=both, declared=both).kind == "gaussian"
     with pytest.raises(ScenarioError, match="declared"):
         prior_of(distributions=both)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"source": "guess"}, "source must be one of"),
-        ({"distributions": {}}, "distributions of one kind"),
-        (
-            {
-                "distributions": {
-                    "a": distribution_of(1.0),
-                    "b": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
-                }
-            },
-            "distributions of one kind",
-        ),
-        (
-            {
-                "distributions": {
-                    "a": distribution_of(1.0),
-                    "b": FiniteDistribution.uniform([[0.0, 0.0]]),
-                }
-            },
-            "distributions of one dimension",
-        ),
-    ],
-)
-def test_priors_that_cannot_be(changed, message):
-    with pytest.raises((ArgumentError, ScenarioError), match=message):
-        prior_of(**changed)
 
 
 def test_no_repr_shows_data():
@@ -177,21 +112,6 @@ def test_no_repr_shows_data():
         "Prior(name='p', source='held_out', n_secrets=2)",
         "Resampled(n_replicates=7)",
     ]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Bootstrap(n_replicates=1, seed=0),
-        lambda: Bootstrap(n_replicates=2**31, seed=0),
-        lambda: Bootstrap(n_replicates=2.5, seed=0),
-        lambda: Bootstrap(n_replicates=2, seed=-1),
-        lambda: Simulator(draw_table=lambda _: TABLE).declared(n_draws=1, seed=None),
-    ],
-)
-def test_numbers_of_a_resampling(make):
-    with pytest.raises(ArgumentError, match=r"(n_replicates|seed|n_draws) must be"):
-        make()
 
 
 def test_a_world_that_is_a_declared_sample():
@@ -234,33 +154,6 @@ def test_a_gaussian_world_is_scaled():
     assert distribution.mean.tolist() == [2.0, 2.0]
     assert distribution.cov == pytest.approx(np.array([[1.0, 0.1], [0.1, 0.36]]))
     assert origin == "declared Gaussian distributions"
-
-
-@pytest.mark.parametrize(
-    ("query", "dim", "message"),
-    [
-        (MEAN, 2, "the query's 1 coordinates, got 2"),
-        (MEAN.with_range(Box([0.0], [1.0])), 1, "leave the range out"),
-        (MEAN.with_scales([1e-200]), 1, "scales are too far from 1"),
-    ],
-)
-def test_gaussian_worlds_that_do_not_fit_the_query(query, dim, message):
-    with pytest.raises(ScenarioError, match=message):
-        world_distribution(query, "a", GaussianDistribution(mean=np.zeros(dim), cov=np.eye(dim)))
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "message"),
-    [
-        ({"a": 1.0}, "'b' is missing"),
-        ({"a": 0.5, "b": 0.6}, "must sum to 1"),
-        ({"a": -0.5, "b": 1.5}, r"probabilities\['a'\] must be"),
-        ({"a": 1.0, "b": 1.0, "c": -1.0}, r"probabilities\['c'\] must be"),
-    ],
-)
-def test_probabilities_that_are_none(probabilities, message):
-    with pytest.raises(ArgumentError, match=message):
-        check_probabilities_of(["a", "b"], probabilities)
 
 
 def test_bootstrap_replicates_are_not_drawn_from_the_stream_of_slices():

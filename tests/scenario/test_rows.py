@@ -392,7 +392,6 @@ class TestEvidence:
         assert verify(loaded, rigorous=True).holds
 
 
-HISTORY = pa.table({"attribute": [1.0, 2.0], "a": [1.0, 2.0]})
 CHAIN = [[0.9, 0.1], [0.2, 0.8]]
 
 
@@ -411,50 +410,6 @@ def markov(query):
 @pytest.mark.parametrize(
     ("call", "error", "argument"),
     [
-        (lambda: prevalence(prior="gaussian"), ScenarioError, "gaussian"),
-        (
-            lambda: Scenario.from_attribute(
-                query=queries.summary(mean=["a"]), values=[0.0, 1.0], history=HISTORY
-            ),
-            ScenarioError,
-            "history",
-        ),
-        (lambda: markov(queries.summary(total=["wh"])), ScenarioError, "count or a rate"),
-        (lambda: markov(queries.summary(mean=["wh"])), ScenarioError, "count or a rate"),
-        (
-            lambda: markov(queries.summary(count={"wh": queries.above(3)})),
-            ScenarioError,
-            "count or a rate",
-        ),
-        (lambda: prevalence(query=queries.summary(mean=["age"])), ScenarioError, "clip"),
-        (lambda: prevalence(query=queries.summary(median=["age"])), ScenarioError, "sum over rows"),
-        (
-            lambda: prevalence(query=QUERY.with_scales([10, 1])),
-            ScenarioError,
-            "scales",
-        ),
-        (lambda: prevalence(query=QUERY.with_missing("drop-rows")), ScenarioError, "dropped"),
-        (lambda: prevalence(within=None), ArgumentError, "within"),
-        (lambda: prevalence(within=1.5), ArgumentError, "within"),
-        (lambda: prevalence(shares=[0.1, 0.2]), ArgumentError, "shares"),
-        (lambda: prevalence(None), ArgumentError, "n_rows"),
-        (lambda: prevalence(value="nobody"), ScenarioError, "at least 2 rows"),
-        (lambda: prevalence(prior="draws"), ArgumentError, "shares"),
-        (
-            lambda: Scenario.from_volume(TABLE, query=QUERY, up_to=100),
-            ScenarioError,
-            "number of rows",
-        ),
-        (
-            lambda: certify_release(prevalence(), Guarantee.unsliced(order=4, epsilon=1.0)),
-            CalibrationError,
-            "guess",
-        ),
-        (
-            lambda: certify_release(prevalence(), Guarantee.epsilon_delta(1.0, 1e-5)),
-            CalibrationError,
-            "guess",
-        ),
         (
             lambda: calibrate_unsliced(
                 Guarantee.unsliced(order=4, epsilon=1.0),
@@ -513,13 +468,6 @@ def markov(query):
         ),
         (lambda: moments(spans=[-1.0]).check(), ArgumentError, "finite"),
         (lambda: moments(shift=[2.0]).check(), ArgumentError, "within the public ranges"),
-        (lambda: certify_release(prevalence(), GUESS, guard=1.0), ArgumentError, "guard"),
-        (lambda: certify_release(prevalence(), GUESS, shape="isotropic"), ArgumentError, "shape"),
-        (lambda: queries.summary(mean=["age"], clip={"age": (5, 5)}), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip={"pay": (0, 5)}), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip=[0, 1]), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip={"age": 5}), ArgumentError, "clip"),
-        (lambda: queries.summary(mean=["age"], clip={"age": ("a", 5)}), ArgumentError, "clip"),
     ],
 )
 def test_refused(call, error, argument):

@@ -5,15 +5,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ScenarioError
 from pufferslice.queries import Box, summary
 from pufferslice.scenario import simulator
 from pufferslice.scenario.distributions import SampledDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import (
-    DeclaredSample,
     OutputSimulator,
-    SimulatedSample,
     Simulator,
     stable_number,
 )
@@ -54,30 +52,11 @@ def test_blocks_have_their_own_streams(monkeypatch):
     assert not np.array_equal(few[:8], few[8:16])
 
 
-def test_bare_simulators_are_refused_with_both_ways_out():
-    with pytest.raises(ScenarioError, match=r"simulator\.sampled.*simulator\.declared"):
-        Scenario.from_worlds({"a": TABLES, "b": OUTPUTS}, query=QUERY)
-
-
 def test_outputs_that_are_not_numbers_are_refused_and_not_shown():
     wrong = OutputSimulator(draw_outputs=lambda rng, n: [["Ada"]] * n).sampled(n_draws=3, seed=0)
     with pytest.raises(ScenarioError, match="array of numbers") as caught:
         Scenario.from_worlds({"a": wrong, "b": wrong}, query=QUERY)
     assert "Ada" not in str(caught.value)
-
-
-def test_outputs_of_the_wrong_shape_are_refused():
-    wrong = OutputSimulator(draw_outputs=lambda rng, n: np.zeros((n, 2))).sampled(n_draws=3, seed=0)
-    with pytest.raises(ScenarioError, match=r"must return shape \(3, 1\), got \(3, 2\)"):
-        Scenario.from_worlds({"a": wrong, "b": wrong}, query=QUERY)
-
-
-@pytest.mark.parametrize("kind", [DeclaredSample, SimulatedSample])
-def test_numbers_of_draws_and_seeds(kind):
-    with pytest.raises(ArgumentError, match="n_draws"):
-        kind(simulator=TABLES, n_draws=0, seed=1)
-    with pytest.raises(ArgumentError, match="seed"):
-        kind(simulator=TABLES, n_draws=1, seed=-1)
 
 
 def test_reprs_show_no_draws():

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release
-from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
+from pufferslice.errors import ReleaseError
 from pufferslice.queries import (
     group_by,
     intervals,
@@ -73,31 +73,6 @@ class TestDrawnPrevalence:
         scenario = self.scenario(shares=[0.3, 0.35, 0.5], within=0.06)
         assert scenario.pairs == (("30 %", "35 %"),)
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"shares": [0.3]},
-            {"shares": [0.3, 1.5]},
-            {"shares": [0.3, 0.3]},
-            {"shares": [0.3, 0.3001]},
-            {"design": "systematic"},
-            {"prior": "exact"},
-            {"seed": None},
-            {"n_draws": 2**31},
-            {"n_rows": 2**70},
-            {"n_rows": 1},
-            {"within": 0.01},
-        ],
-    )
-    def test_wrong_options(self, options):
-        with pytest.raises(ArgumentError):
-            self.scenario(**options)
-
-    def test_a_value_that_nobody_or_everybody_has(self):
-        table = pa.table({"ill": ["yes"] * 5 + ["no"], "age": [1.0, 2, 3, 4, 5, 6]})
-        with pytest.raises(ScenarioError, match="at least 2 rows"):
-            self.scenario(table)
-
 
 class TestAttribute:
     MEAN = (0.0, 1.0, 2.0)
@@ -120,22 +95,6 @@ class TestAttribute:
         total = np.array([[2.0, 0.5], [0.5, 1.0]]) + certificate.noise_std**2 * np.eye(2)
         shift = np.array([1.0, 0.0])
         assert 4 / 2 * shift @ np.linalg.solve(total, shift) == pytest.approx(1.0, rel=1e-6)
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"values": [1.0]},
-            {"values": [1.0, 1.0]},
-            {"mean": [0.0, 1.0]},
-            {"mean": [0.0, 1.0], "cov": np.eye(2)},
-            {"within": 0.1},
-            {"cov": None},
-            {"mean": None, "cov": None},
-        ],
-    )
-    def test_wrong_options(self, options):
-        with pytest.raises(ArgumentError):
-            self.scenario(**options)
 
     def test_a_gaussian_process_by_its_kernel(self):
         """Markov kernel: given the value at 2, times on both sides are independent."""
@@ -273,46 +232,6 @@ class TestMarkovChain:
         assert len(scenario.pairs) == 6
         assert [prior.name for prior in scenario.priors] == ["calm", "busy"]
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"transition": [[0.9, 0.2], [0.2, 0.8]]},
-            {"transition": [[0.9, 0.1], [0.2, 0.800005]]},
-            {"transition": [[1.0]]},
-            {"transition": [[1.0, 0.0], [0.0, 1.0]]},
-            {"transition": {}},
-            {"start": [0.5, 0.6]},
-            {"positions": [6]},
-            {"positions": [2.5]},
-            {"positions": [(3, 2)]},
-            {"positions": [(1, 2, 3)]},
-            {"windows": [(0, 7)]},
-            {"windows": [(3, 3)]},
-            {"windows": [4]},
-            {"windows": [(0, 3), (3, 6)]},
-            {"n_draws": 10},
-            {"seed": 1},
-            {"n_draws": 1, "seed": 1},
-            {"n_draws": 2**31, "seed": 1},
-            {"n_draws": 2**70, "seed": 1},
-            {"counted": [-1]},
-            {"counted": [7]},
-            {"length": 1},
-            {"length": 2**70},
-            {"query": summary(count=[("state", 1), ("state", 0)])},
-            {"query": summary(count={"state": 1}).with_missing("drop-rows")},
-        ],
-    )
-    def test_wrong_options(self, options):
-        settings = {
-            "transition": self.CHAIN,
-            "length": 6,
-            "positions": [2],
-            "query": summary(count={"state": 1}),
-        }
-        with pytest.raises(ArgumentError):
-            Scenario.from_markov_chain(**(settings | options))
-
     def test_counts_that_are_too_rare_are_left_out_and_said(self):
         """A hundred coins, one of them known: the others are binomial, without their far tails."""
         chain, query = [[0.5, 0.5], [0.5, 0.5]], summary(count={"state": 1})
@@ -329,12 +248,6 @@ class TestMarkovChain:
         short = Scenario.from_markov_chain(chain, length=8, positions=[5], query=query)
         assert "left out" not in short.priors[0].origin
 
-    def test_too_many_counts(self):
-        chain = np.full((5, 5), 0.2)
-        query = summary(count=[("state", state) for state in range(1, 5)])
-        with pytest.raises(ScenarioError, match="cells"):
-            Scenario.from_markov_chain(chain, length=200, positions=[3], query=query)
-
 
 VALUES = {"a": 1.0, "b": 1.5, "c": 4.0}
 
@@ -345,24 +258,6 @@ class TestOrderedPairs:
         assert ordered_pairs(VALUES, ratio=3) == [("a", "b"), ("b", "c")]
         assert ordered_pairs(VALUES, nearest=1) == [("a", "b"), ("b", "c")]
         assert len(ordered_pairs(VALUES, nearest=2)) == 3
-
-    @pytest.mark.parametrize(
-        ("values", "rule"),
-        [
-            (VALUES, {}),
-            (VALUES, {"ratio": 2, "difference": 1}),
-            (VALUES, {"ratio": 1.01}),
-            (VALUES, {"ratio": 0.5}),
-            (VALUES, {"difference": 0.0}),
-            (VALUES, {"nearest": 0}),
-            ({"a": 1.0}, {"nearest": 1}),
-            ({"a": 1.0, "b": float("nan")}, {"nearest": 1}),
-            ({"a": -1.0, "b": 1.0}, {"ratio": 2}),
-        ],
-    )
-    def test_wrong_rules(self, values, rule):
-        with pytest.raises(ArgumentError):
-            ordered_pairs(values, **rule)
 
 
 class TestGaussians:
@@ -379,19 +274,3 @@ class TestGaussians:
         drawn = GaussianDistribution.from_draws(rows)
         assert drawn.mean.tolist() == [2.0, 2.0]
         assert np.allclose(drawn.cov, np.cov(rows.T))
-
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda: GaussianDistribution.from_draws([[1.0]]),
-            lambda: GaussianDistribution(mean=[0.0], cov=[[1.0]]).conditioned(on=[0], at=[1.0]),
-            lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)).conditioned(on=[], at=[]),
-            lambda: TestAttribute().scenario(values=[np.nan, 1.0]),
-            lambda: GaussianDistribution(mean=[0.0, 0.0], cov=np.zeros((2, 2))).conditioned(
-                on=[0], at=[1.0]
-            ),
-        ],
-    )
-    def test_wrong_calls(self, call):
-        with pytest.raises(ArgumentError):
-            call()

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.bands import (
@@ -203,18 +202,3 @@ def test_gaps_to_a_public_end_do_not_give_a_record_away(rng):
     assert not np.isin(3.0 - worst, np.concatenate([x, y]))
     bits = np.array([worst]).view(np.int64)[0]
     assert bits % 2**44 == 0
-
-
-def test_refusals(rng):
-    distribution = SampledDistribution(outputs=rng.normal(size=(50, 2)))
-    with pytest.raises(
-        ArgumentError, match="the distribution has dimension 2, the directions have 1"
-    ):
-        SortedSample.of(distribution, LINE)
-    ranked = SortedSample.of(distribution, np.eye(2))
-    with pytest.raises(
-        ArgumentError, match="a band for 60 samples does not fit a distribution with 50"
-    ):
-        band_tables([ranked, ranked], PAIR, common_bands([60, 60], 0.1, "dkw"), 2)
-    with pytest.raises(ArgumentError, match="needs more than 5 samples"):
-        tail_cut_estimate(np.zeros(5), np.zeros(5), 0.05)

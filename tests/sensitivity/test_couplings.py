@@ -18,7 +18,6 @@ from tests import oracles
 from pufferslice._core import threads
 from pufferslice.baselines import w_infinity
 from pufferslice.calibration.calibrate import full_cost
-from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import DistributionPair, couplings
 from pufferslice.sensitivity.coupling_kernels import random_directions, transport
@@ -353,32 +352,6 @@ class TestDifferences:
         )[0]
         assert differences.shape == (1, 2)
         assert masses.tolist() == pytest.approx([1.0])
-
-
-class TestRecipe:
-    @pytest.mark.parametrize(
-        ("fields", "name"),
-        [
-            ({"effort": "lazy"}, "effort"),
-            ({"cost": "linear"}, "cost"),
-            ({"rate": -1.0}, "rate"),
-            ({"rate": float("nan")}, "rate"),
-            ({"cost": "renyi"}, "rate"),
-            ({"cost": "delta", "epsilon": 1.0}, "noise_std"),
-            ({"cost": "guess"}, "noise_std"),
-            ({"cost": "delta", "epsilon": "1", "noise_std": 1.0}, "epsilon"),
-        ],
-    )
-    def test_wrong_values(self, fields, name):
-        with pytest.raises(ArgumentError, match=name):
-            Recipe(**fields)
-
-    def test_wrong_arguments(self, rng):
-        mixed = [FiniteDistribution.uniform(rng.normal(size=(3, dim))) for dim in (2, 3)]
-        with pytest.raises(ArgumentError, match="dimension"):
-            coupling_tables(mixed, ONE_PAIR, Recipe())
-        with pytest.raises(ArgumentError, match="most"):
-            coupled_differences(uniform_pair(rng, 3, 3, 2), ONE_PAIR, Recipe(), 0)
 
 
 def built(distributions, recipe=RECIPES[0]):

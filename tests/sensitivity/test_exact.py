@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests import oracles
 
 from pufferslice._core.threads import silent
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ScenarioError
 from pufferslice.queries import summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -240,18 +240,6 @@ class TestInvariances:
             alone_gaps, alone_masses = zip(*oracles.tabulated(alone, 0, 0), strict=True)
             assert masses == alone_masses
             assert [float(g) for g in gaps] == pytest.approx([float(g) for g in alone_gaps])
-
-
-def test_dimensions_must_agree():
-    plane, space = [[0.0, 0.0]], [[0.0, 1.0, 2.0]]
-    for first, second, directions in [
-        (plane, plane, np.eye(3)),
-        (plane, plane, np.eye(1)),
-        (plane, space, np.eye(2)),
-    ]:
-        distributions = [FiniteDistribution.uniform(rows) for rows in (first, second)]
-        with pytest.raises(ArgumentError, match="dimension"):
-            gap_tables(distributions, ONE_PAIR, directions)
 
 
 @pytest.mark.soundness

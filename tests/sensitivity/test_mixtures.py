@@ -13,7 +13,7 @@ from pufferslice.audit import audit_release
 from pufferslice.calibration.guessing import full_variation
 from pufferslice.calibration.unsliced import released_delta
 from pufferslice.certificate import Certificate
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ScenarioError
 from pufferslice.queries import summary
 from pufferslice.scenario import FiniteDistribution, GaussianDistribution, GaussianMixture
 from pufferslice.sensitivity.couplings import Recipe
@@ -158,30 +158,6 @@ def test_large_and_infinite_costs():
     assert far.full_costs(4.0, 1.0) == pytest.approx([4 / 4 * 1e4 - np.log(4) / 3], rel=1e-9)
     wide = attrs.evolve(far, covs=np.array([[[[9.0]], [[0.0]]], [[[1.0]], [[1.0]]]]))
     assert wide.full_costs(4.0, 1.0).tolist() == [np.inf]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"owners": np.array([1, 1])},
-        {"owners": np.array([0, 2])},
-        {"owners": np.array([0])},
-        {"counts": np.array([1, 0])},
-        {"counts": np.array([1, 3])},
-        {"counts": np.array([2**62, 2**62])},
-        {"counts": np.array([1])},
-    ],
-)
-def test_pieces_from_a_file_are_checked(change):
-    pairs = GaussianPairs(
-        means=np.zeros((2, 2, 1)),
-        covs=np.ones((2, 2, 1, 1)),
-        owners=np.array([0, 0]),
-        counts=np.array([2**29, 2**29]),
-    )
-    pairs.check()
-    with pytest.raises(ArgumentError, match="owners and counts"):
-        attrs.evolve(pairs, **change).check()
 
 
 class TestCertificates:

@@ -15,7 +15,6 @@ from tests.oracles import HP, exact
 
 from pufferslice.calibration.calibrate import Method, calibrate, cost
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.sensitivity import DistributionPair, GapTables, gap_tables
 from pufferslice.sensitivity.bands import SortedSample, band_tables, common_bands
@@ -112,42 +111,6 @@ def test_coarser_tables_keep_worst_zero_and_mass(n_entries, rng):
     directions = FiniteProfile.uniform(dim=3, n_directions=6, seed=1).directions
     tables = gap_tables(random_distributions(rng, 2, 400, 3), all_pairs(2), directions)
     assert_bounds(tables.coarsened(n_entries), tables)
-
-
-class TestCheck:
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"starts": [1, 2, 3, 5, 7]},
-            {"starts": [0, 2, 3, 5, 6]},
-            {"starts": [0, 3, 2, 5, 7]},
-            {"starts": [0, 2, 2, 5, 7]},
-            {"gaps": [0.5, 2.0, 3.0, 4.0, 0.0, 1.0, 0.25]},
-            {"gaps": [2.0, -0.5, 3.0, 4.0, 0.0, 1.0, 0.25]},
-            {"gaps": [math.inf, 0.5, 3.0, 4.0, 0.0, 1.0, 0.25]},
-            {"gaps": [2.0, math.nan, 3.0, 4.0, 0.0, 1.0, 0.25]},
-            {"counts": [1, 2, 5, 2, 2, 1, 4]},
-            {"counts": [4, 0, 5, 2, 2, 1, 4]},
-            {"counts": [5, -1, 5, 2, 2, 1, 4]},
-            {"counts": [2**63 - 1, 2**63 - 1, 5, 2, 2, 1, 4], "totals": [-2, 5]},
-            {
-                "starts": [0, 3],
-                "gaps": [3.0, 2.0, 1.0],
-                "counts": [2**63 - 1, 2**63 - 1, 3],
-                "totals": [1],
-                "equal": [False],
-            },
-            {"totals": [4, 6]},
-            {"equal": [False]},
-            {"starts": [0, 2, 3, 7]},
-            {"counts": [1, 3, 5, 2, 2, 1]},
-            {"starts": [0], "gaps": [], "counts": [], "totals": [], "equal": []},
-        ],
-        ids=str,
-    )
-    def test_arrays_that_do_not_fit(self, changes):
-        with pytest.raises(ArgumentError, match="gap tables"):
-            built(**changes).check()
 
 
 class TestDeltas:

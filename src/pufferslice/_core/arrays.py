@@ -32,7 +32,7 @@ DAMAGED: Final = (
     zlib.error,
     struct.error,
 )
-"""What numpy and zipfile raise on bytes that they did not write."""
+"""Errors that numpy and zipfile raise on bytes that they did not write."""
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ def locked_integers(values: Any) -> Integers:
 
 
 def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a numpy archive, read without pickles; a `ValueError` for anything else."""
+    """Read the arrays of a numpy archive, without pickles; a `ValueError` for anything else."""
     try:
         check_archive(content)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -84,7 +84,7 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
 
 
 def array_in(content: bytes) -> npt.NDArray[Any]:
-    """The array of a numpy file, read without pickles; a `ValueError` for anything else."""
+    """Read the array of a numpy file, without pickles; a `ValueError` for anything else."""
     try:
         return _array(content)
     except DAMAGED as error:

@@ -16,25 +16,25 @@ from pufferslice._core.text import given, listed, quoted
 from pufferslice.errors import ArgumentError
 
 UNIT_TOLERANCE = 1e-12
-"""How far the norm of a direction, or the sum of weights, may be from 1."""
+"""Largest distance from 1 of the norm of a direction, or of the sum of weights."""
 _MOST_NUMBERS = 2**28
-"""In one array whose size an argument decides: 2 GiB."""
+"""Most numbers in one array whose size an argument decides: 2 GiB."""
 
 
 def check_above(limit: float, /, **named: float) -> None:
-    """Each value is a finite number greater than `limit`."""
+    """Check that each value is a finite number greater than `limit`."""
     rule = f"a finite number greater than {limit:g}"
     _check_each(named, lambda value: _is_finite(value) and value > limit, rule)
 
 
 def check_at_least(limit: float, /, **named: float) -> None:
-    """Each value is a finite number no smaller than `limit`."""
+    """Check that each value is a finite number no smaller than `limit`."""
     rule = f"a finite number and at least {limit:g}"
     _check_each(named, lambda value: _is_finite(value) and value >= limit, rule)
 
 
 def check_between(low: float, high: float, /, **named: float) -> None:
-    """Each value lies strictly between `low` and `high`."""
+    """Check that each value lies strictly between `low` and `high`."""
     for name, value in named.items():
         if not (_is_number(value) and low < value < high):
             hint = ""
@@ -46,13 +46,13 @@ def check_between(low: float, high: float, /, **named: float) -> None:
 
 
 def check_share(**named: float) -> None:
-    """Each value is a number from 0 to 1, ends included."""
+    """Check that each value is a number from 0 to 1, ends included."""
     rule = "a number from 0 to 1"
     _check_each(named, lambda value: _is_number(value) and 0 <= value <= 1, rule)
 
 
 def check_count(least: int, **named: int) -> None:
-    """Each value is an integer no smaller than `least`."""
+    """Check that each value is an integer no smaller than `least`."""
     rule = f"an integer and at least {least}"
     _check_each(named, lambda value: _is_integer(value) and value >= least, rule)
 
@@ -68,14 +68,14 @@ def check_fits(each: int, **named: int) -> None:
 
 
 def check_one_of(choices: Sequence[str], **named: str) -> None:
-    """Each value is one of the given words."""
+    """Check that each value is one of the given words."""
     for name, value in named.items():
         if not is_a(value, str) or value not in choices:
             raise ArgumentError(f"{name} must be one of {', '.join(choices)}; got {given(value)}")
 
 
 def check_finite(**named: npt.NDArray[np.float64]) -> None:
-    """Each array holds finite numbers only; the bad ones are counted, not shown."""
+    """Check that each array holds finite numbers only; the bad ones are counted, not shown."""
     for name, values in named.items():
         bad = int(np.count_nonzero(~np.isfinite(values)))
         if bad:
@@ -85,7 +85,7 @@ def check_finite(**named: npt.NDArray[np.float64]) -> None:
 
 
 def check_size(**named: npt.NDArray[np.float64]) -> None:
-    """Each array holds numbers whose squares are floats; those that do not are not shown."""
+    """Check that the square of each number is a float; the numbers are not shown."""
     check_finite(**named)
     for name, values in named.items():
         if max(-float(values.min()), float(values.max())) > LARGEST:
@@ -96,7 +96,7 @@ def check_size(**named: npt.NDArray[np.float64]) -> None:
 
 
 def check_unique(what: str, names: Iterable[str]) -> None:
-    """No name occurs twice."""
+    """Check that no name occurs twice."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ArgumentError(
@@ -105,7 +105,7 @@ def check_unique(what: str, names: Iterable[str]) -> None:
 
 
 def check_unit_rows(**named: npt.NDArray[np.float64]) -> None:
-    """Each array is a non-empty matrix whose rows have Euclidean norm 1."""
+    """Check that each array is a non-empty matrix whose rows have Euclidean norm 1."""
     for name, rows in named.items():
         if rows.ndim != 2 or rows.size == 0:
             raise ArgumentError(
@@ -122,7 +122,7 @@ def check_unit_rows(**named: npt.NDArray[np.float64]) -> None:
 
 
 def check_probabilities(*, length: int, **named: npt.NDArray[np.float64]) -> None:
-    """Each array is a probability vector of the given length."""
+    """Check that each array is a probability vector of the given length."""
     for name, values in named.items():
         if values.shape != (length,):
             raise ArgumentError(f"{name} must have shape ({length},), got {values.shape}")
@@ -135,12 +135,12 @@ def check_probabilities(*, length: int, **named: npt.NDArray[np.float64]) -> Non
 
 
 def plain_float(value: Any) -> Any:  # whatever an argument can be
-    """A number as a float; anything else as it is, for the check that follows to name it."""
+    """Convert a number to a float; leave anything else to the check that follows."""
     return float(value) if _is_number(value) else value
 
 
 def is_a(value: object, kind: type | UnionType) -> bool:
-    """`isinstance` for what a caller passed, who may not have kept to the declared type.
+    """Check the type of an argument that may not be of its declared type.
 
     A type checker believes the declaration and would call the refusal unreachable.
     """
@@ -162,7 +162,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether it is a number that a float can hold; some integers are beyond all floats."""
+    """Whether a value is a number that a float can hold; some integers are too large."""
     if isinstance(value, int):
         return _is_integer(value) and abs(value) <= sys.float_info.max
     return _is_number(value) and math.isfinite(value)

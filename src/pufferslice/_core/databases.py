@@ -41,7 +41,7 @@ def make_database(
 
 
 def open_database(path: str | os.PathLike[str], **options: object) -> sqlite3.Connection:
-    """A connection to the database at `path`, which must be there; `options` are sqlite3's.
+    """Connect to the existing database at `path`; `options` are those of sqlite3.
 
     The file is looked at without opening it: closing it would drop the locks that other threads of
     this process hold on it (POSIX). A file with several names is refused: SQLite keeps its journal
@@ -68,7 +68,7 @@ def open_database(path: str | os.PathLike[str], **options: object) -> sqlite3.Co
 
 
 def _drop_name_it_was_made_under(target: Path) -> None:
-    """The name that a process that makes a file drops last; one that is killed leaves it."""
+    """Remove the temporary name that a killed process left on a new file."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}"):
         with contextlib.suppress(OSError):
             if left.samefile(target):
@@ -76,7 +76,7 @@ def _drop_name_it_was_made_under(target: Path) -> None:
 
 
 def database_problem(path: str | os.PathLike[str], error: Exception) -> str:
-    """Why SQLite cannot use a file; its message does not always say that the disk is full."""
+    """Reason why SQLite cannot use a file, whose message may hide that the disk is full."""
     if isinstance(error, OSError):  # which does say it
         return error.strerror or str(error)
     reason = str(error)

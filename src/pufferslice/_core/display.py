@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values show themselves in notebooks: escaped HTML without scripts, and pandas frames."""
+"""Values in notebooks: escaped HTML without scripts, and pandas frames."""
 
 import html
 import math
@@ -17,7 +17,7 @@ _LARGEST: Final = 1e15
 
 
 def rounded(value: float, noise_std: float | None = None) -> str:
-    """Three significant digits; of a value with noise, up to the second digit of the noise.
+    """Round to three significant digits, or to the second digit of the noise.
 
     >>> rounded(0.22374), rounded(12_345.6), rounded(1_234_567.891, noise_std=2.24)
     ('0.224', '12,300', '1,234,567.9')
@@ -35,7 +35,7 @@ def rounded(value: float, noise_std: float | None = None) -> str:
 def html_of(
     sentences: Iterable[str], rows: Sequence[Mapping[str, Any]], details: str, *, internal: bool
 ) -> str:
-    """Sentences, a table with a column for each key of its rows, and a longer text to unfold.
+    """Write sentences, a table with a column for each key, and a longer text to unfold, as HTML.
 
     Every text is escaped, also one that is a label of the data.
     """
@@ -54,7 +54,7 @@ def html_of(
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """The rows as a pandas frame."""
+    """Convert the rows to a pandas frame."""
     try:
         import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
     except ModuleNotFoundError as error:

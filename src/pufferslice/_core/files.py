@@ -23,10 +23,10 @@ from pufferslice.errors import StorageError
 
 OPEN = 0o666
 CONFIDENTIAL = 0o600
-"""Who may read a new file, before the umask: anyone, or its owner only."""
+"""Permissions of a new file, before the umask: for everyone, or its owner only."""
 
 Kind = Literal["key", "settings", "document", "log", "archive", "model"]
-"""What a file is for, which decides how large it may be."""
+"""Purpose of a file, which decides how large it may be."""
 
 LIMITS: Final[Mapping[Kind, int]] = MappingProxyType(
     {
@@ -51,12 +51,12 @@ MOST_NESTED: Final = 64
 MOST_MEMBERS: Final = 2**16
 MOST_EXPANSION: Final = 200
 SMALL_ARCHIVE: Final = 2**28
-"""An archive may unpack to so many bytes, or times its own size; and never beyond its limit."""
+"""Bytes that any archive may unpack to; a larger one, to `MOST_EXPANSION` times its size."""
 
 _LARGEST_INTEGER_BITS: Final = sys.float_info.max_exp - 1
 
 _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]+):/")
-"""How a URL begins, also one that a `Path` took a slash from; a drive of Windows has one letter."""
+"""Beginning of a URL, also if a `Path` removed a slash; a drive of Windows has one letter."""
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
@@ -91,7 +91,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) 
 
 
 def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -> None:
-    """As `write_whole`, for (path, content, mode) of files of which the last refers to the others.
+    """Write files (path, content, mode) of which the last refers to the others, as `write_whole`.
 
     All are on the disk before the first takes its name. An old last file is removed before that:
     a killed process leaves none, rather than one that belongs to other files.
@@ -125,12 +125,12 @@ def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -
 
 
 def write_new(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
-    """As `write_whole`, but never replaces a file: if `path` exists, that is an error."""
+    """Write a new file as `write_whole`; it is an error if `path` exists."""
     write_all_new([(path, content, mode)])
 
 
 def write_all_new(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -> None:
-    """As `write_new`, for (path, content, mode) of several files: on failure none is left."""
+    """Write new files (path, content, mode) as `write_new`: on failure none is left."""
     targets = [Path(path) for path, _, _ in parts]
     beside = [_name_beside(target) for target in targets]
     failed = targets[0]
@@ -158,7 +158,7 @@ def write_all_new(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) ->
 
 
 def write_first(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
-    """As `write_whole`, but a file that is there stays, and so does this one once it has its name.
+    """Write a file as `write_whole` unless one is there; once named, a file is never replaced.
 
     Of several processes at once, one writes; others may use the file before that one returns.
     """
@@ -177,7 +177,7 @@ def write_first(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) 
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
-    """A new file can be made at `path`: its name is free and its folder takes files."""
+    """Check that a file can be made at `path`: its name is free and its folder takes files."""
     target = Path(path)
     if os.path.lexists(target):  # also a link to nothing
         raise _cannot("write", target, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
@@ -190,7 +190,7 @@ def check_new(path: str | os.PathLike[str]) -> None:
 
 
 def check_room(folder: str | os.PathLike[str]) -> None:
-    """The disk takes a file of `ROOM` bytes in this folder; it is written and removed again."""
+    """Check that the disk takes `ROOM` bytes in this folder, by a file that is removed again."""
     probe = _name_beside(Path(folder) / PROBE)
     try:
         _fill(probe, bytes(ROOM), CONFIDENTIAL)
@@ -241,7 +241,7 @@ def _target_of(path: str | os.PathLike[str]) -> Path:
 
 
 def _fill(path: Path, content: bytes, mode: int) -> None:
-    """A new file with these bytes, flushed to the disk."""
+    """Write a new file with these bytes and flush it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -250,7 +250,7 @@ def _fill(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
-    """The bytes of a file that is no larger than its kind, or a `StorageError` that names it."""
+    """Read a file that is no larger than its kind allows, or raise a `StorageError`."""
     most = LIMITS[kind]
     with open_regular(path) as file:
         try:
@@ -269,7 +269,7 @@ def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
 
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A file, open for reading; a folder, device, pipe or socket is a `StorageError`."""
+    """Open a file for reading; a folder, device, pipe or socket is a `StorageError`."""
     check_local(path)
     try:
         check_regular(Path(path).stat())  # before: opening a device may do something
@@ -296,7 +296,7 @@ def check_regular(about: os.stat_result) -> None:
 
 
 def check_archive(content: bytes, kind: Kind = "archive") -> None:
-    """A zip archive with bounded numbers of members and of unpacked bytes, else `ValueError`.
+    """Check that a zip archive has few members and few unpacked bytes, else `ValueError`.
 
     Decided from its directory, before anything is unpacked.
     """
@@ -325,7 +325,7 @@ def pretty_json(value: Any) -> bytes:  # any JSON value
 
 
 def parsed_json(content: bytes | str) -> Any:  # any JSON value
-    """A JSON value, read strictly: finite numbers, no key twice; else a `ValueError`."""
+    """Read a JSON value strictly: finite numbers, no key twice; else a `ValueError`."""
     try:
         value = json.loads(
             content,
@@ -340,7 +340,7 @@ def parsed_json(content: bytes | str) -> Any:  # any JSON value
 
 
 def check_document(value: object) -> None:
-    """No more than `MOST_NESTED` levels, and no integer beyond all floats; else a `ValueError`."""
+    """Refuse more than `MOST_NESTED` levels, and integers beyond all floats: a `ValueError`."""
     level = [value]
     for _ in range(MOST_NESTED):
         if any(isinstance(x, int) and x.bit_length() > _LARGEST_INTEGER_BITS for x in level):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How hot loops are compiled: one decorator, the same rules everywhere."""
+"""Compilation of hot loops: one decorator, the same rules everywhere."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def kernel(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 
 
 def summing_kernel(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """As `kernel`, but sums may be added up in any order, which lets the compiler use vectors.
+    """Compile as `kernel`, but add sums in any order, which lets the compiler use vectors.
 
     Only for sums of terms of one sign: their error bound is the same for every order.
     """

@@ -11,13 +11,13 @@ from typing import Final
 from pufferslice.errors import CalibrationError
 
 RELATIVE_WIDTH: Final = 2.0**-44
-"""The returned value is within this factor of the smallest safe one."""
+"""Precision of a search: the value is within this factor of the smallest safe one."""
 
 COARSE_WIDTH: Final = 2.0**-30
-"""The same where costs are expensive and known to less than that."""
+"""Precision of a search where costs are expensive and known less precisely."""
 
 SAFETY: Final = 1 + 2.0**-38
-"""Every calibrated noise is raised by this factor, far above the float error of the formulas."""
+"""Factor that raises every calibrated noise, far above the float error of the formulas."""
 
 LARGEST: Final = 1e150
 """The largest noise: its square is still a float."""
@@ -51,7 +51,7 @@ def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float)
 def smallest_safe_multiplier(
     cost: Callable[[float], float], limit: float, *, start: float
 ) -> float:
-    """`smallest_safe` up to `COARSE_WIDTH`, for an expensive cost that is smooth in 1 / x^2.
+    """Find `smallest_safe` up to `COARSE_WIDTH`, for an expensive cost smooth in 1 / x^2.
 
     By turns the answer is guessed from the two values next to the limit, and from two unsafe points
     (the cost may have a cliff); then a point a little beyond such a guess is tried, which is safe
@@ -86,7 +86,7 @@ def smallest_safe_multiplier(
 
 
 def _crossing(x: float, other: float, values: tuple[float, float], limit: float) -> float:
-    """Where a straight line in 1 / x^2 through two points reaches the limit; NaN if nowhere."""
+    """Point where a line in 1 / x^2 through two points reaches the limit; NaN if nowhere."""
     rise = values[0] - values[1]
     if not (math.isfinite(rise) and rise * (other - x) > 0):
         return math.nan

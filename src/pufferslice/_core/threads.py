@@ -10,17 +10,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Progress = Callable[[int, int], None]
-"""Called with the number of pieces done and the number of all pieces."""
+"""Callback for the number of finished pieces and the number of all pieces."""
 
 
 def silent(_done: int, _total: int) -> None:
-    """The progress report of a library call: none."""
+    """Report no progress, which is the default of a library call."""
 
 
 def in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], progress: Progress = silent
 ) -> list[Result]:
-    """`work` on every item, results in the order of the items whatever the number of cores."""
+    """Apply `work` to every item; results are in the order of the items on any number of cores."""
     results = []
     pool = ThreadPoolExecutor(max_workers=n_cores())
     try:
@@ -33,5 +33,5 @@ def in_threads(
 
 
 def n_cores() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in, and the data that ship with the library (`ps.datasets`)."""
+"""Readers of tables, and the data that ship with the library (`ps.datasets`)."""
 
 from pufferslice.data.adult import adult, adult_complete, adult_years
 from pufferslice.data.images import LabelledImages, digits

@@ -25,7 +25,7 @@ Frame = nw.DataFrame[Any]
 """A table of any supported library, seen through narwhals."""
 
 MISSING_POLICIES = ("refuse", "drop-rows", "middle")
-"""What may be done about rows with missing values; the last is for sums of clipped rows."""
+"""Policies for rows with missing values; the last is for sums of clipped rows."""
 FILL_OR_DROP: Final = (
     'Fill them in, or leave those rows out: missing = "drop-rows" under [data] of a scenario file, '
     '--missing drop-rows without one, query.with_missing("drop-rows") in Python; the number left '
@@ -45,13 +45,13 @@ WEEKDAYS: Final = (
 )
 
 _LEAST_UNSURE = 2.0**53
-"""From here on different integers may be the same float."""
+"""Least integer from which on different integers may be the same float."""
 
 _ACCEPTED = "a pandas or polars DataFrame, a pyarrow Table, or a numpy structured array"
 
 
 def frame_of(table: object) -> Frame:
-    """The table as a frame, without a copy where its library allows.
+    """Wrap the table as a frame, without a copy where its library allows.
 
     Takes pandas, polars, pyarrow, numpy structured or record arrays, and narwhals frames; needs
     at least one row, at least one column, and column names that are different strings.
@@ -71,7 +71,7 @@ def frame_of(table: object) -> Frame:
 
 
 def floats_of(frame: Frame, name: str) -> Floats:
-    """One column of numbers or of True and False as float64.
+    """Convert a column of numbers, or of True and False, to float64.
 
     Refuses unknown, non-numeric and all-missing columns, and missing or infinite values.
 
@@ -103,7 +103,7 @@ def _refuse_kind(series: nw.Series[Any], name: str) -> NoReturn:
 
 
 def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
-    """One column as strings, for secrets and conditions; `label_of` says how numbers print.
+    """Convert a column to strings, for secrets and conditions; numbers print as by `label_of`.
 
     Different values of a column have different labels. Refuses missing values.
 
@@ -185,7 +185,7 @@ def label_of(value: object) -> str:
 
 
 def check_columns(frame: Frame, names: Sequence[str]) -> None:
-    """Every name is a column of the frame."""
+    """Check that every name is a column of the frame."""
     for name in names:
         if name not in frame.columns:
             close = difflib.get_close_matches(str(name), frame.columns, n=1)
@@ -196,7 +196,7 @@ def check_columns(frame: Frame, names: Sequence[str]) -> None:
 
 
 def columns_shown(names: Sequence[str]) -> str:
-    """Some columns by name; none if the names may be the values of a row."""
+    """Name some columns in a message; none if the names may be the values of a row."""
     if any(map(_is_number, names)):
         return (
             f"The names of the {len(names)} columns are not shown, because some are numbers: the "
@@ -206,7 +206,7 @@ def columns_shown(names: Sequence[str]) -> str:
 
 
 def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which rows have a null or NaN in any of the columns.
+    """Find the rows that have a null or NaN in any of the columns.
 
     >>> import pyarrow as pa
     >>> missing_rows(frame_of(pa.table({"age": [30, None], "pay": [1.5, 2.5]})), ["age", "pay"])
@@ -222,7 +222,7 @@ def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
 def complete_part(
     frame: Frame, name: str, *, finite: bool = False
 ) -> tuple[Frame, npt.NDArray[np.bool_]]:
-    """The rows that have a value in a column, and which they are.
+    """Select the rows that have a value in a column; also return which they are.
 
     With `finite` an infinite number counts as missing. A column of another type than numbers is
     refused then, whatever its values.
@@ -244,7 +244,7 @@ def complete_part(
 
 
 def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple[Frame, int]:
-    """The frame by the policy `missing`, and how many rows were dropped.
+    """Apply the policy `missing` to the frame; also return how many rows were dropped.
 
     `refuse` raises if any of the columns has a missing value; `drop-rows` leaves those rows out.
 
@@ -321,7 +321,7 @@ def _arrow_of(name: str, field: npt.NDArray[Any]) -> "pa.Array[Any]":
 
 
 def check_names(names: Sequence[object]) -> None:
-    """Column names are strings, and no two are the same."""
+    """Check that column names are strings, and that no two are the same."""
     other = next((name for name in names if not isinstance(name, str)), None)
     if other is not None:
         kind = type(other).__name__
@@ -343,7 +343,7 @@ def _missing_values(series: nw.Series[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
-    """The column, refused if unknown or if any value is missing."""
+    """Select a column; refuse one that is unknown or misses a value."""
     check_columns(frame, [name])
     series = frame[name]
     n_missing = int(np.count_nonzero(_missing_values(series)))
@@ -358,7 +358,7 @@ def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
 
 
 def values_of(series: nw.Series[Any], name: str) -> list[Any]:
-    """The values of a column as Python's; a file can hold text that is none."""
+    """Convert the values of a column to Python's; bytes that are not text are refused."""
     try:
         return series.to_list()
     except UnicodeDecodeError:
@@ -370,7 +370,7 @@ def values_of(series: nw.Series[Any], name: str) -> list[Any]:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Columns or coordinates, each with its count."""
+    """List columns or coordinates in a message, each with its count."""
     first = list(counts.items())[:MOST_SHOWN]
     more = f" and {len(counts) - len(first)} more" if len(counts) > len(first) else ""
     return ", ".join(f"{quoted(name)} {count}" for name, count in first) + more

@@ -12,7 +12,7 @@ from pufferslice.errors import MissingExtraError, TableError
 
 
 def _locked(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view that cannot be written to; no copy, as images are large."""
+    """Return a read-only view; no copy, because images are large."""
     view = np.ascontiguousarray(array).view()
     view.setflags(write=False)
     return view
@@ -24,9 +24,9 @@ class LabelledImages:
     """Images and the number of the class of each. They may be private: `repr` shows none."""
 
     images: npt.NDArray[np.uint8] = attrs.field(converter=_locked, eq=same)
-    """Shape (n_images, height, width, channels), from 0 to `white`."""
+    """Pixels, shape (n_images, height, width, channels), from 0 to `white`."""
     labels: npt.NDArray[np.int64] = attrs.field(converter=_locked, eq=same)
-    """From 0 to `n_classes` - 1, shape (n_images,)."""
+    """Class of each image, from 0 to `n_classes` - 1, shape (n_images,)."""
     white: int
     """The value of the brightest pixel, a public fact of the format."""
     n_classes: int
@@ -56,7 +56,7 @@ _SPLIT_SEED: Final = 0
 
 
 def digits() -> tuple[LabelledImages, LabelledImages]:
-    """1,437 digits to train on and 360 held out.
+    """Load 1,437 digits to train on and 360 held out.
 
     The split is a public permutation that is the same under every version of numpy.
     """

@@ -44,7 +44,7 @@ _BYTES_AT_ONCE = 2**20
 _MOST_LOOKS = 2**8
 
 Handler: TypeAlias = Callable[[pa.csv.InvalidRow], Literal["skip"]]
-"""Takes the rows that do not fit the header."""
+"""Callback for the rows that do not fit the header."""
 
 
 def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> pa.Table:
@@ -118,7 +118,7 @@ def beside(folder: Path, path: str) -> Path:
 
 
 def identity_of(file: Path) -> object:
-    """The same for all names of a file, also for hard links to it."""
+    """Identity of a file, the same for all of its names and hard links."""
     if not file.exists():
         return str(file.resolve())
     about = file.stat()
@@ -126,7 +126,7 @@ def identity_of(file: Path) -> object:
 
 
 def suffix_of(path: Path) -> str:
-    """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
+    """Suffix of a file: `.csv`, `.tsv` or `.parquet`; any other is refused."""
     name = PurePath(str(path).lower())
     stem = name.with_suffix("") if name.suffix == ".gz" else name
     suffix = stem.suffix
@@ -155,7 +155,7 @@ def _check_same_fields(
 
 @contextlib.contextmanager
 def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
-    """A Parquet file, open for reading; anything else, and a damaged one, is refused."""
+    """Open a Parquet file for reading; anything else, and a damaged one, is refused."""
     with opened(path) as file:
         head = file.read(4)
         file.seek(-min(4, len(head)), os.SEEK_END)
@@ -189,7 +189,7 @@ def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
 
 
 def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
-    """What is wrong with a CSV file; its text is never shown."""
+    """Reason why a CSV file cannot be read, without any of its text."""
     # First, because pyarrow cannot hand over a row that is not UTF-8.
     if not _is_text(path):
         return not_what_it_says(path, "UTF-8 text")
@@ -219,7 +219,7 @@ def _parse_csv(
     null_values: Sequence[str],
     handler: Handler | None,
 ) -> pa.Table:
-    """The table; rows that do not fit its header go to the handler, or are an error without one."""
+    """Parse a table; rows that do not fit its header go to the handler, or are an error."""
     with text_of(path) as file:
         table = pa.csv.read_csv(
             file,
@@ -241,7 +241,7 @@ def _parse_options(path: Path, handler: Handler | None = None) -> pa.csv.ParseOp
 def _convert_options(
     null_values: Sequence[str], types: dict[str, pa.DataType] | None = None
 ) -> pa.csv.ConvertOptions:
-    """Only the columns with a type are read, if there are any."""
+    """Options that read only the columns with a type, if there are any."""
     return pa.csv.ConvertOptions(
         null_values=["", *null_values],
         strings_can_be_null=True,
@@ -266,7 +266,7 @@ def _is_text(path: Path) -> bool:
 
 @contextlib.contextmanager
 def text_of(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked if its name says gzip; refused if it is not what its name says.
+    """Open a file, unpacked if its name says gzip; refuse it if the name is wrong.
 
     Bytes that are not UTF-8, and damaged gzip, are a `TableError` wherever they are read.
     """
@@ -299,7 +299,7 @@ def text_of(path: Path) -> Iterator[IO[bytes]]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The file, open for reading; an empty one is refused."""
+    """Open a file for reading; an empty one is refused."""
     file = open_regular(path)
     is_empty = not file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -321,7 +321,7 @@ def not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
 
 
 def _with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
-    """The table with these strings as nulls in every column of strings."""
+    """Replace these strings by nulls in every column of strings."""
     if not null_values:
         return table
     for index, field in enumerate(table.schema):
@@ -339,7 +339,7 @@ ROWS_PER_BATCH: Final = 2**16
 """Rows of a Parquet file that are in memory at once."""
 
 _BYTES_PER_BATCH: Final = 2**24
-"""The same for a CSV file, in bytes of text."""
+"""Bytes of text of a CSV file that are in memory at once."""
 
 _BUFFER: Final = 2**20
 
@@ -351,11 +351,11 @@ class Piece(NamedTuple):
     row_group: int
     """Number of the row group, 0 for a CSV file."""
     n_rows: int
-    """Rows in it, 0 if that is not known before it is read."""
+    """Number of rows, 0 if it is not known before the piece is read."""
 
 
 def pieces_of(files: Sequence[Path], columns: Sequence[str]) -> list[Piece]:
-    """All pieces of all files, in order; files of different columns, or without rows, are refused.
+    """List the pieces of files in order; different columns, or no rows, are refused.
 
     Only the ends of the files are read.
     """
@@ -380,7 +380,7 @@ def pieces_of(files: Sequence[Path], columns: Sequence[str]) -> list[Piece]:
 
 
 def batches(piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """These columns of the rows of a piece, a batch at a time; the same batches each time."""
+    """Read columns of a piece, a batch at a time; the batches are the same each time."""
     if suffix_of(piece.file) != ".parquet":
         yield from _csv_batches(piece.file, columns)
         return
@@ -393,7 +393,7 @@ def batches(piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table]:
 def complete_frames(
     table: object, columns: Sequence[str], missing: str, progress: Progress = silent
 ) -> Iterator[tuple[Frame, int]]:
-    """The rows of a table by the policy `missing`, and how many were dropped.
+    """Apply the policy `missing` to a table; also return how many rows were dropped.
 
     A table in memory is one frame. Files, named by a path as for `read_table`, are read a batch at
     a time, so that they may be larger than memory; an empty cell is missing.
@@ -441,7 +441,7 @@ def _csv_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _csv_types(path: Path, columns: Sequence[str]) -> dict[str, pa.DataType]:
-    """Types by the first batch, but numbers may have decimals further down."""
+    """Column types by the first batch, except that all numbers may have decimals."""
     with text_of(path) as text:
         schema = _opened_csv(text, path, {}).schema
         _check_schema(schema, columns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from rows, with public ranges, scales and descriptions."""
+"""Queries: functions of rows, with public ranges, scales and descriptions."""
 
 from pufferslice.queries.adult import adult_summary
 from pufferslice.queries.conditions import (

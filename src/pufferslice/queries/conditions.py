@@ -72,7 +72,7 @@ class Condition:
         return {self.comparison: self.value}
 
     def flags(self, frame: Frame, column: str) -> npt.NDArray[np.bool_]:
-        """Which rows meet the condition; the column may have no missing values."""
+        """Find the rows that meet the condition; the column may have no missing values."""
         if self.comparison in _CALENDAR:
             flags = calendar_of(frame, column, self.comparison) == str(self.value)  # type: ignore[arg-type]
         elif isinstance(self.value, str):
@@ -95,7 +95,7 @@ Conditions: TypeAlias = Mapping[str, ConditionLike] | Sequence[tuple[str, Condit
 
 
 def equals(value: str | float | bool) -> Condition:  # noqa: FBT001 - the value to compare with
-    """The value of the column is `value`, compared as labels.
+    """Condition that the value of the column is `value`, compared as labels.
 
     >>> equals(">50K").on("income")
     'income = >50K'
@@ -109,27 +109,27 @@ def equals(value: str | float | bool) -> Condition:  # noqa: FBT001 - the value 
 
 
 def above(limit: float) -> Condition:
-    """The value of the column is greater than `limit`."""
+    """Condition that the value of the column is greater than `limit`."""
     return _numeric("above", limit)
 
 
 def at_least(limit: float) -> Condition:
-    """The value of the column is `limit` or greater."""
+    """Condition that the value of the column is `limit` or greater."""
     return _numeric("at_least", limit)
 
 
 def below(limit: float) -> Condition:
-    """The value of the column is less than `limit`."""
+    """Condition that the value of the column is less than `limit`."""
     return _numeric("below", limit)
 
 
 def at_most(limit: float) -> Condition:
-    """The value of the column is `limit` or less."""
+    """Condition that the value of the column is `limit` or less."""
     return _numeric("at_most", limit)
 
 
 def between(low: float, high: float) -> Condition:
-    """The value of the column is `low` or greater, and less than `high`.
+    """Condition that the value of the column is `low` or greater, and less than `high`.
 
     >>> between(17, 30).on("age")
     '17 <= age < 30'
@@ -143,7 +143,7 @@ def between(low: float, high: float) -> Condition:
 
 
 def hour(number: int) -> Condition:
-    """The time of the column is in this hour of the day, from 0 to 23.
+    """Condition that the time of the column is in this hour of the day, from 0 to 23.
 
     >>> hour(20).on("start")
     'hour of start = 20'
@@ -154,14 +154,14 @@ def hour(number: int) -> Condition:
 
 
 def weekday(name: str) -> Condition:
-    """The date or time of the column is on this day of the week, such as `"Monday"`."""
+    """Condition that the date or time is on this day of the week, such as `"Monday"`."""
     if name not in WEEKDAYS:
         raise ArgumentError(f"weekday must be one of {', '.join(WEEKDAYS)}; got {given(name)}")
     return Condition("weekday", name)
 
 
 def day(date_or_text: date | str) -> Condition:
-    """The date or time of the column is on this day, a date or a text such as `"2026-01-31"`."""
+    """Condition that the date or time is on this day, a date or a text such as `"2026-01-31"`."""
     return Condition("day", _date(date_or_text).isoformat())
 
 
@@ -257,7 +257,7 @@ def _date(value: date | str) -> date:
 
 
 def _check_comparable(frame: Frame, column: str, label: str) -> None:
-    """A label that no value of the column's type can have is a mistake, not a rate of 0."""
+    """Refuse a label that no value of the column's type can have: its rate would be 0."""
     dtype = frame[column].dtype
     if dtype == nw.Boolean and label not in ("True", "False"):
         raise ScenarioError(

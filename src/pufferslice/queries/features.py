@@ -19,7 +19,7 @@ Clip: TypeAlias = Mapping[str, Sequence[float]]
 
 _MOST_BITS: Final = 20
 _SUM_BITS: Final = 62
-"""Sums of all rows have at most so many bits."""
+"""Most bits of a sum over all rows."""
 
 
 @final
@@ -59,7 +59,7 @@ class RowFeatures:
         return np.asarray(self.low + self.spans * (integers / 2.0**n_bits))
 
     def outputs(self, frame: Frame, n_bits: int) -> list[Fraction]:
-        """The query on all rows of a frame, without rounding after the quantisation."""
+        """Evaluate the query on all rows of a frame; nothing is rounded after the quantisation."""
         n_rows = len(frame)
         sums = self.integers(frame, n_bits).sum(axis=0).tolist()
         ends = zip(self.low.tolist(), self.high.tolist(), self.is_mean, sums, strict=True)
@@ -80,7 +80,7 @@ def feature_bits(n_rows: int) -> int:
 
 
 def clip_of(clip: Clip | None) -> dict[str, tuple[float, float]]:
-    """Public ends by column; anything else is refused.
+    """Read the public ends of each column; anything else is refused.
 
     >>> clip_of({"age": (17, 90)})
     {'age': (17.0, 90.0)}

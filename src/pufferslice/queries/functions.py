@@ -16,7 +16,7 @@ from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
 from pufferslice.queries.query import Evaluate, Level, Query, Rows, column_names
 
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
-"""What a function returns: one number per coordinate; a single one may be bare."""
+"""Result of a function: one number per coordinate; a single one may be bare."""
 
 
 def row_function(
@@ -26,7 +26,7 @@ def row_function(
     columns: Sequence[str],
     description: str,
 ) -> Query:
-    """A function of one row, given as a dict from column to Python value.
+    """Query that calls a function of one row, a dict from column to Python value.
 
     Needs: its result depends on the row alone. `description` is a public sentence that says what
     the function does; it reaches the certificate.
@@ -87,7 +87,7 @@ def table_function(
 
 
 def called(function: Callable[..., Any], *args: Any) -> Any:  # the user's own
-    """The result of the user's function; the message of its exception may quote a record."""
+    """Call the user's function; its error is not shown, because it may quote a record."""
     try:
         return function(*args)
     except (PuffersliceError, MemoryError):
@@ -125,7 +125,7 @@ def _query(
 
 
 def _numbers(result: Numbers, dim: int) -> Floats:
-    """What a function returned, as `dim` numbers; never shown in an error."""
+    """Convert the result of a function to `dim` numbers, which no error shows."""
     try:
         numbers = np.atleast_1d(np.asarray(result, dtype=np.float64))
     except (TypeError, ValueError, OverflowError):

@@ -134,7 +134,7 @@ def _sklearn() -> Any:  # it ships no types
 
 @attrs.frozen
 class _Task:
-    """What is predicted from what."""
+    """Target and features of a prediction."""
 
     features: tuple[str, ...]
     target: str
@@ -254,7 +254,7 @@ def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:
 
 
 def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
-    """The fit, refused if the solver warns that it stopped short."""
+    """Fit a model; refuse it if the solver warns that it stopped short."""
     stopped_short = _sklearn().exceptions.ConvergenceWarning
     with warnings.catch_warnings():
         warnings.simplefilter("error", stopped_short)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from rows: a `Query` is a public description and the function behind it."""
+"""Queries: a public description of a function of rows, and the function."""
 
 import json
 import math
@@ -30,7 +30,7 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 """Row numbers of a table; they may repeat."""
 
 Evaluate: TypeAlias = Callable[[Rows], Floats]
-"""Row numbers to outputs in the user's units."""
+"""Function from row numbers to outputs in the user's units."""
 
 Level: TypeAlias = Literal["table", "row"]
 
@@ -38,7 +38,7 @@ RangeLike: TypeAlias = Box | Ball | Mapping[str, Sequence[float]]
 """A range, or (low, high) by name of the coordinate or of its column."""
 
 _STEP: Final = 2.0**-200
-"""Of complex arguments: so small that its square vanishes beside any number."""
+"""Imaginary step of a derivative: so small that its square vanishes beside any number."""
 _PARTS: Final = 20
 """Parts of a public table whose outputs show how much a query without formula varies."""
 
@@ -77,18 +77,18 @@ def _json_copy(parameters: Mapping[str, Any]) -> dict[str, Any]:
 @final
 @attrs.frozen(kw_only=True)
 class Coordinate:
-    """What is known of one coordinate of a query before any data are seen."""
+    """Public facts about one coordinate of a query, known before any data are seen."""
 
     column: str | None = None
-    """The column that it is about, if it is one."""
+    """Column that the coordinate is about, if it is about one."""
     condition: Condition | None = None
     """The condition on that column, for a rate or a flag."""
     low: float = -math.inf
-    """The lowest value that it can have, whatever the rows."""
+    """Lowest value that the coordinate can have, whatever the rows."""
     high: float = math.inf
-    """The highest one."""
+    """Highest value that the coordinate can have, whatever the rows."""
     statistic: str = ""
-    """The statistic of a summary that it is, such as `count`."""
+    """Name of the statistic of a summary, such as `count`."""
 
 
 @final
@@ -97,10 +97,10 @@ class RowMeans:
     """A query as a smooth function of the means, over rows, of some numbers of each row."""
 
     terms: Floats
-    """Those numbers, shape (n_rows, n_terms); confidential."""
+    """Numbers of each row, shape (n_rows, n_terms); confidential."""
     function: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]
-    """From means, shape (n_terms,), and a number of rows to outputs in the user's units, shape
-    (dim,). Analytic: its derivatives are read off complex arguments."""
+    """Function from means, shape (n_terms,), and a number of rows to outputs in the user's units,
+    shape (dim,). Analytic: its derivatives are read off complex arguments."""
 
     def slopes(self, mean: Floats, n_rows: int) -> Floats:
         """Derivatives of the outputs by the means, shape (dim, n_terms)."""
@@ -153,7 +153,7 @@ class RowMoments:
 
     @property
     def covariance(self) -> Floats:
-        """Divided by the number of rows."""
+        """Covariance of the rows, divided by their number."""
         return np.asarray(self._squares / self.n_rows)
 
 
@@ -178,13 +178,13 @@ class Query:
     columns: tuple[str, ...] = attrs.field(converter=_columns)
     """Columns of the table that the query reads."""
     level: Level
-    """`table`: one output for all rows together; `row`: one output for each row."""
+    """Level of an output: `table` for all rows together, `row` for each row."""
     kind: str
-    """Which builder made the query."""
+    """Name of the builder of the query."""
     parameters: dict[str, Any] = attrs.field(converter=_json_copy)
     """Arguments of the builder, as JSON values."""
     bind: Callable[[Frame], Evaluate] = attrs.field(eq=False)
-    """Reads the columns of a frame once; the result maps row numbers to raw outputs."""
+    """Function that reads the columns of a frame once and maps row numbers to raw outputs."""
     range: Box | Ball | None = None
     """Public range of the outputs, in the user's units."""
     scales: Floats = attrs.field(
@@ -197,7 +197,7 @@ class Query:
         default=attrs.Factory(lambda self: (Coordinate(),) * len(self.names), takes_self=True),
         eq=False,
     )
-    """What the builder knows of each coordinate."""
+    """Facts that the builder knows about each coordinate."""
     levels: tuple[tuple[str, str], ...] = attrs.field(default=(), eq=False)
     """Columns and labels of them that some row of a scenario's tables must have."""
     row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)
@@ -205,7 +205,7 @@ class Query:
     features: RowFeatures | None = attrs.field(default=None, eq=False)
     """The query as sums over rows, if it is that."""
     missing: str = "refuse"
-    """What a scenario does with rows that lack a value: `refuse`, or `drop-rows` (counted, and
+    """Policy for rows that lack a value: `refuse`, or `drop-rows` (counted, and
     stated). `bound` and `outputs` always refuse them."""
 
     def __attrs_post_init__(self) -> None:
@@ -254,7 +254,7 @@ class Query:
         return attrs.evolve(self, range=self.range_of(range))
 
     def range_of(self, range: RangeLike) -> Box | Ball:  # noqa: A002 - the word users know
-        """A range of this query's outputs; by name or as it is."""
+        """Read a range of this query's outputs, by name or as it is."""
         if isinstance(range, Box | Ball):
             return range
         if not is_a(range, Mapping):
@@ -337,7 +337,7 @@ class Query:
         return self.with_scales([float(f"{unit:.0e}") for unit in spreads])
 
     def description(self) -> dict[str, Any]:
-        """All that is public about the query, as JSON values."""
+        """Public facts about the query, as JSON values."""
         return {
             "kind": self.kind,
             "level": self.level,
@@ -399,7 +399,7 @@ class Query:
         return self._finite(self._scaled(outputs), "outputs after clipping and scaling")
 
     def n_outside(self, outputs: Floats) -> int:
-        """How many rows of raw outputs the range clips, 0 without one."""
+        """Number of rows of raw outputs that the range clips, 0 without one."""
         if self.range is None:
             return 0
         return int(np.count_nonzero(self.range.outside(outputs).any(axis=1)))
@@ -452,7 +452,7 @@ class Query:
                 )
 
     def unchecked_outputs(self, table: object) -> Floats:
-        """As `outputs`; values may be infinite or NaN.
+        """Evaluate as `outputs`; values may be infinite or NaN.
 
         For a release from priors under which any value is possible: a refusal would reveal
         something about the data.
@@ -462,7 +462,7 @@ class Query:
         return np.atleast_2d(self._shaped(self.bind(frame)(np.arange(len(frame))), len(frame)))
 
     def prepared_or_center(self, outputs: Floats) -> Floats:
-        """As `prepared`, with the public center where a value is not finite."""
+        """Prepare as `prepared`, with the public center where a value is not finite."""
         scaled = self._scaled(outputs)
         return np.asarray(np.where(np.isfinite(scaled), scaled, self.center))
 

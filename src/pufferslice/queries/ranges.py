@@ -16,7 +16,7 @@ from pufferslice.errors import ArgumentError
 
 _UNIT: Final = 2.0**-52
 _ROUNDINGS: Final = 16
-"""More than the number of roundings between a point of the range and its scaled coordinates."""
+"""Bound on the number of roundings between a point of the range and its scaled coordinates."""
 
 
 def _vector(values: Any) -> Floats:  # whatever numpy can read as numbers
@@ -68,7 +68,7 @@ class Box:
         return np.clip(outputs, self.low, self.high)
 
     def outside(self, outputs: Floats) -> npt.NDArray[np.bool_]:
-        """Which coordinates of which rows clipping moves; shape (n, dim)."""
+        """Find the coordinates of each row that clipping moves; shape (n, dim)."""
         return np.asarray((outputs < self.low) | (outputs > self.high), dtype=np.bool_)
 
     def support(self, directions: Floats, scales: Floats) -> Floats:
@@ -127,7 +127,7 @@ class Ball:
         return clipped
 
     def outside(self, outputs: Floats) -> npt.NDArray[np.bool_]:
-        """Which rows clipping moves, the same for all of a row's coordinates; shape (n, dim)."""
+        """Find the rows that clipping moves, all coordinates of a row alike; shape (n, dim)."""
         return np.broadcast_to(self._offsets(outputs)[1] > self.radius, outputs.shape)
 
     def support(self, directions: Floats, scales: Floats) -> Floats:
@@ -156,7 +156,7 @@ class Ball:
 
 
 def check_range(range: object) -> None:  # noqa: A002 - the word users know
-    """A public range is a `Box`, a `Ball` or None."""
+    """Check that a public range is a `Box`, a `Ball` or None."""
     if not isinstance(range, Box | Ball | None):
         raise ArgumentError(
             f"range must be a Box or a Ball, got {given(range)}; write Box(low=[...], high=[...]) "
@@ -178,7 +178,7 @@ def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
 
 
 def range_words(range_: Box | Ball) -> list[str]:
-    """What each coordinate is clipped to, in words; the same for all coordinates of a ball.
+    """Words for the range of each coordinate; the same for all coordinates of a ball.
 
     >>> range_words(Box([0, 0], [1, 100]))
     ['[0, 1]', '[0, 100]']

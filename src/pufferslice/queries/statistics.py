@@ -46,7 +46,7 @@ def columns(
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
 ) -> Query:
-    """Each row's own numbers, then a 1 or 0 for each condition of `flags` that it meets.
+    """Query of each row's own numbers, then 1 or 0 for each condition of `flags` that it meets.
 
     `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
 
@@ -207,7 +207,7 @@ def contingency_table(
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
 ) -> Query:
-    """How many rows (`count`), or which share of all rows (`rate`), are in each group of `by`.
+    """Number (`count`), or share (`rate`), of the rows that are in each group of `by`.
 
     Groups and `allow_empty` are as for `group_by`: of several columns every combination.
 
@@ -233,7 +233,7 @@ def histogram(
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
 ) -> Query:
-    """How many rows, or which share of them, have a number between two public edges.
+    """Number, or share, of the rows that have a number between two public edges.
 
     An interval has its low end, not its high one. Rows outside the edges are not counted.
 
@@ -249,7 +249,7 @@ def histogram(
 
 
 def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
-    r"""How much the numbers of a column resemble those some rows earlier, in the order of time.
+    r"""Correlation of the numbers of a column with those some rows earlier, in order of time.
 
     $$r_k = \frac{\sum_t (x_t - \bar x)(x_{t+k} - \bar x)}{\sum_t (x_t - \bar x)^2}$$
 
@@ -297,7 +297,7 @@ def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
 
 
 def check_statistics(names: Mapping[str, object] | Sequence[str]) -> None:
-    """Every name is a statistic; others get a hint at what to use."""
+    """Check that every name is a statistic; others get a hint at what to use."""
     for name in names:
         if name not in STATISTICS:
             raise ArgumentError(
@@ -312,16 +312,16 @@ class _Statistic:
 
     kind: str
     about: str
-    """Of what it is, as it stands in its name."""
+    """Subject of the statistic, as it stands in its name."""
     parameter: Any
     inputs: tuple[str | Cell, ...]
-    """What it is computed from: numbers of columns, or which rows are in a cell."""
+    """Inputs of the statistic: numbers of columns, or which rows are in a cell."""
     formula: "_Formula"
     column: str | None = None
     condition: Condition | None = None
-    """On the column, which some rows must meet and others not."""
+    """Condition on the column, which some rows must meet and others not."""
     cell: Cell = ()
-    """The rows that it is about."""
+    """Cell of rows that the statistic is about."""
 
     @property
     def name(self) -> str:
@@ -348,11 +348,11 @@ class _Formula:
     """A statistic of numbers, or of 0 and 1, of each row."""
 
     compute: Callable[..., Any]
-    """From the inputs, an array each, to one number."""
+    """Function from the inputs, an array each, to one number."""
     terms: Callable[..., list[Floats]] | None = None
-    """From the inputs to the numbers of each row whose means it is a function of."""
+    """Function from the inputs to the numbers of each row whose means decide the statistic."""
     of_means: Callable[[npt.NDArray[Any], float], Any] = lambda means, _: means[0]
-    """From those means and the number of rows to the statistic."""
+    """Function from the means of the terms and the number of rows to the statistic."""
     low: float = -math.inf
     high: float = math.inf
 
@@ -582,7 +582,7 @@ def _query(
 
 
 def _row_features(parts: Sequence[_Statistic], clip: _Ends) -> RowFeatures | None:
-    """The statistics as sums over rows; None if one of them is something else.
+    """Convert the statistics to sums over rows; None if one of them is something else.
 
     A number of a group is 0 outside of it. A mean or a rate within a group is a ratio of sums.
     """

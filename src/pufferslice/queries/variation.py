@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether columns and conditions of a query vary, and its levels occur: else the user is wrong."""
+"""Checks that columns and conditions of a query vary and that its levels occur."""
 
 import contextlib
 import difflib
@@ -20,18 +20,18 @@ from pufferslice.queries.ranges import Box, range_words
 _MOST_SHOWN: Final = 8
 _MOST_COMPARED: Final = 5_000
 _FEWEST_ROWS: Final = 10
-"""Of a label that an error may show: a rarer one could be about somebody."""
+"""Fewest rows of a label that an error may show: a rarer one could be about somebody."""
 _SLACK: Final = 1e-9
-"""Of declared values beyond the ends of a statistic, for rounding."""
+"""Slack of declared values beyond the ends of a statistic, for rounding."""
 
 
 def check_varied(query: Query, frames: Sequence[Frame]) -> None:
-    """Over all frames together, conditions hold for some rows only, columns vary, levels occur."""
+    """Check that conditions hold for some rows only, columns vary and levels occur."""
     check_ends(query, row_ends(query, frames), frames)
 
 
 def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None:
-    """As `check_varied`, from the `ends` that `row_ends` gives.
+    """Check as `check_varied`, from the `ends` that `row_ends` gives.
 
     Near matches of a label are looked for in `frames`.
     """
@@ -63,7 +63,7 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
 
 
 def check_reached(query: Query, ends: Floats) -> None:
-    """A box holds some value of each coordinate: otherwise clipping would leave nothing of them.
+    """Check that a box holds some value of each coordinate: else clipping leaves nothing.
 
     `ends` are the lowest and highest value of each coordinate over all secrets, shape (2, dim).
     """
@@ -80,7 +80,7 @@ def check_reached(query: Query, ends: Floats) -> None:
 
 
 def check_possible(query: Query, ends: Floats) -> None:
-    """Declared values of each statistic are ones that it can have, whatever the rows.
+    """Check that each statistic can have its declared values, whatever the rows.
 
     `ends` are the lowest and highest of them, shape (2, dim), without rare ones, which a model may
     have outside; infinity and minus infinity if there are none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input: secrets, pairs, priors and the distributions of a query."""
+"""Scenarios: secrets, pairs, priors and the distributions of a query."""
 
 from pufferslice.scenario.distributions import (
     Distribution,

@@ -16,17 +16,17 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 
 Kind = Literal["empirical", "sampled", "gaussian", "rows"]
-"""How a distribution is known: it is a sample, was sampled, is a formula, or a sum of some rows."""
+"""Kind of a distribution: a sample, known by sampling, a formula, or a sum of some rows."""
 
 WEIGHT_QUANTA: Final = 2**30
-"""Weights of an empirical distribution are held as integer multiples of 1 / WEIGHT_QUANTA."""
+"""Number of quanta in a total weight of 1: weights are multiples of 1 / WEIGHT_QUANTA."""
 
 LARGEST_TOTAL: Final = 2**31
-"""So that the common denominator of two distributions fits a 64-bit integer."""
+"""Largest sum of counts: common denominators of two distributions fit 64-bit integers."""
 
 _SYMMETRY_TOLERANCE: Final = 1e-12
 _LEAST_UNIT: Final = 1e-290
-"""Products of scales below this would lose digits."""
+"""Least product of scales: products below it would lose digits."""
 
 
 class Distribution(Protocol):
@@ -38,7 +38,7 @@ class Distribution(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """How the distribution is known."""
+        """Kind of the distribution."""
 
     @property
     def dim(self) -> int:
@@ -59,10 +59,10 @@ class Distribution(Protocol):
         """Independent draws: values, and for each draw its row in them."""
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
-        """Arrays that are the same for two distributions of a type that look the same."""
+        """Reduced form: the same arrays for two distributions of a type that look the same."""
 
     def digest_parts(self) -> list[bytes]:
-        """All of the distribution as bytes, for a digest; no two types have the same."""
+        """Bytes of the whole distribution, for a digest; no two types have the same."""
 
 
 def _without_minus_zero(values: Any) -> Floats:  # whatever numpy can read
@@ -107,7 +107,7 @@ class FiniteDistribution(_Rows):
 
     kind: ClassVar[Kind] = "empirical"
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
-    """How often each atom counts, integers of at least 1, shape (n_samples,)."""
+    """Count of each atom, integers of at least 1, shape (n_samples,)."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -125,13 +125,13 @@ class FiniteDistribution(_Rows):
 
     @classmethod
     def uniform(cls, outputs: Floats) -> "FiniteDistribution":
-        """Every row of `outputs` with the same probability."""
+        """Give every row of `outputs` the same probability."""
         rows = np.atleast_2d(locked(outputs))
         return cls(outputs=rows, counts=np.ones(len(rows), dtype=np.int64))
 
     @classmethod
     def weighted(cls, outputs: Floats, weights: Floats) -> "FiniteDistribution":
-        """Row i with probability `weights[i]`, held to an integer multiple of 1 / WEIGHT_QUANTA.
+        """Give row i the probability `weights[i]`, held to a multiple of 1 / WEIGHT_QUANTA.
 
         The distribution *is* the one with the held weights; largest remainders make them sum to 1
         exactly.
@@ -164,7 +164,7 @@ class FiniteDistribution(_Rows):
         return self.outputs, np.searchsorted(ends, rng.integers(ends[-1], size=n_draws), "right")
 
     def prepared(self, query: Query) -> "FiniteDistribution":
-        """This distribution, in the user's units, clipped to the query's range and scaled."""
+        """Clip this distribution, in the user's units, to the query's range, and scale it."""
         return FiniteDistribution(outputs=query.prepared(self.outputs), counts=self.counts)
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
@@ -206,11 +206,11 @@ class SampledDistribution(_Rows):
         return self.outputs, rng.integers(self.n_samples, size=n_draws)
 
     def prepared(self, query: Query) -> "SampledDistribution":
-        """These draws, in the user's units, clipped to the query's range and scaled."""
+        """Clip these draws, in the user's units, to the query's range, and scale them."""
         return SampledDistribution(outputs=query.prepared(self.outputs))
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
-        """As of the finite distribution of the draws."""
+        """Reduced form of the finite distribution of the draws."""
         return FiniteDistribution.uniform(self.outputs).reduced()
 
     def digest_parts(self) -> list[bytes]:
@@ -226,9 +226,9 @@ class GaussianDistribution:
     kind: ClassVar[Kind] = "gaussian"
     n_samples: ClassVar[int] = 0
     mean: Floats = attrs.field(converter=locked, eq=same)
-    """Shape (dim,)."""
+    """Mean, shape (dim,)."""
     cov: Floats = attrs.field(converter=locked, eq=same)
-    """Symmetric and positive semi-definite, shape (dim, dim); made exactly symmetric."""
+    """Covariance, shape (dim, dim): positive semi-definite, made exactly symmetric."""
 
     def __attrs_post_init__(self) -> None:
         dim = self.mean.size
@@ -269,7 +269,7 @@ class GaussianDistribution:
         return cls(mean=rows.mean(axis=0), cov=centred.T @ centred / (len(rows) - 1))
 
     def conditioned(self, *, on: Sequence[int], at: Sequence[float]) -> "GaussianDistribution":
-        r"""The other coordinates given that those of `on` have the values `at`.
+        r"""Condition the other coordinates on the values `at` of those of `on`.
 
         $$N(\mu_Y + \Sigma_{YA}\Sigma_{AA}^{-1}(a - \mu_A),\;
           \Sigma_{YY} - \Sigma_{YA}\Sigma_{AA}^{-1}\Sigma_{AY})$$
@@ -310,15 +310,15 @@ class GaussianDistribution:
         )
 
     def atoms(self) -> None:
-        """None: a Gaussian has no atoms."""
+        """Return None: a Gaussian has no atoms."""
 
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
-        """Draws, each its own value."""
+        """Draw independent outputs, each its own value."""
         values = rng.multivariate_normal(self.mean, self.cov, n_draws, method="eigh")
         return values, np.arange(n_draws)
 
     def prepared(self, query: Query) -> "GaussianDistribution":
-        """This Gaussian, in the user's units, scaled; each number is rounded.
+        """Scale this Gaussian, in the user's units; each number is rounded.
 
         To draw from, not to certify: certificates are computed from the declared Gaussian.
         """
@@ -375,7 +375,7 @@ class GaussianMixture:
     n_samples: ClassVar[int] = 0
     components: tuple[GaussianDistribution, ...] = attrs.field(converter=_components)
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
-    """Integers of at least 1, shape (n_components,), that sum to WEIGHT_QUANTA."""
+    """Integer count of each component, shape (n_components,), with sum WEIGHT_QUANTA."""
 
     def __attrs_post_init__(self) -> None:
         others = [c for c in self.components if not is_a(c, GaussianDistribution)]
@@ -394,7 +394,7 @@ class GaussianMixture:
     def weighted(
         cls, components: Sequence[GaussianDistribution], weights: Floats | Sequence[float]
     ) -> "GaussianMixture":
-        """Component k with probability `weights[k]`, held as `FiniteDistribution.weighted` does."""
+        """Give component k the probability `weights[k]`, held as in `FiniteDistribution`."""
         return cls(components=components, counts=_held_weights(weights, len(components)))
 
     @property
@@ -417,10 +417,10 @@ class GaussianMixture:
         return np.asarray(within + (weights * apart.T) @ apart)
 
     def atoms(self) -> None:
-        """None: a mixture of Gaussians has no atoms."""
+        """Return None: a mixture of Gaussians has no atoms."""
 
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
-        """Draws, each its own value."""
+        """Draw independent outputs, each its own value."""
         ends = np.cumsum(self.counts)
         which = np.searchsorted(ends, rng.integers(ends[-1], size=n_draws), "right")
         values = np.empty((n_draws, self.dim))
@@ -430,12 +430,12 @@ class GaussianMixture:
         return values, np.arange(n_draws)
 
     def prepared(self, query: Query) -> "GaussianMixture":
-        """This mixture, in the user's units, scaled; as `GaussianDistribution.prepared`."""
+        """Scale this mixture, in the user's units, as `GaussianDistribution.prepared`."""
         components = [component.prepared(query) for component in self.components]
         return GaussianMixture(components=components, counts=self.counts)
 
     def merged(self) -> "GaussianMixture":
-        """The same mixture with its components in one order, each once."""
+        """Merge equal components of the mixture, and sort them."""
         keys = [b"|".join(component.digest_parts()) for component in self.components]
         totals = Counter[bytes]()
         for key, count in zip(keys, self.counts.tolist(), strict=True):

@@ -34,10 +34,10 @@ from pufferslice.scenario.simulator import (
 Source = Literal["public_model", "held_out", "released_data"]
 
 SOURCES: Final = ("public_model", "held_out", "released_data")
-"""What a prior was made from; if it is the released data, the noise scale depends on them."""
+"""Sources of a prior; if it is the released data, the noise scale depends on them."""
 
 LAWS: Final = ("groups", "bootstrap", "records", "worlds")
-"""What one release is; see `ONE_RELEASE`."""
+"""Meanings of one release; see `ONE_RELEASE`."""
 
 ONE_RELEASE: Final = {
     "groups": "the query on the rows of one group; the distribution under a secret is a point mass",
@@ -62,7 +62,7 @@ DECLARED: Final = "the drawn sample is declared to be the prior"
 @final
 @attrs.frozen(kw_only=True)
 class Bootstrap:
-    """How a group is resampled: the drawn replicates are declared to be the prior."""
+    """Resampling of a group; the drawn replicates are declared to be the prior."""
 
     n_replicates: int
     """Number of resampled tables per group."""
@@ -86,7 +86,7 @@ class Prior:
     name: str
     source: Source
     origin: str
-    """One public sentence: how the distributions were made."""
+    """Public sentence on how the distributions were made."""
     probabilities: Mapping[str, float]
     """Probability of each secret."""
     distributions: Mapping[str, Distribution]
@@ -123,7 +123,7 @@ class Prior:
 
     @property
     def kind(self) -> Kind:
-        """An empirical prior *is* its sample; a sampled one is known by it."""
+        """Kind of the prior: an empirical one *is* its sample, a sampled one is known by it."""
         return next(iter(self.distributions.values())).kind
 
     def sampled(self) -> "Prior":
@@ -150,7 +150,7 @@ class Prior:
         return self.probabilities.get(secret, 0.0)
 
     def description(self) -> dict[str, Any]:
-        """What the certificate says of the prior."""
+        """Statement of the certificate about the prior."""
         return {
             "name": self.name,
             "source": self.source,
@@ -185,7 +185,7 @@ def grouped_prior(
     distribution: Literal["groups", "bootstrap", "records"],
     bootstrap: Bootstrap | None,
 ) -> tuple[Prior, Floats]:
-    """The query on the rows of each group or, by `bootstrap`, on resampled ones; or of each row.
+    """Make a prior of the query on the rows of each group, on resampled ones, or on each row.
 
     Also the lowest and highest value of each coordinate before clipping, shape (2, dim).
     """
@@ -227,9 +227,9 @@ class TableWorld:
     n_dropped: int
     """Rows that were left out."""
     bootstrap: Bootstrap | None
-    """How the only table is resampled; None if the tables are the world as they are."""
+    """Resampling of the only table; None if the tables are the world as they are."""
     origin: str
-    """How the distribution was made, in public words."""
+    """Public words on how the distribution was made."""
 
     def outputs(self, query: Query, secret: str) -> Floats:
         """The outputs of the world of this secret, in the user's units."""
@@ -286,11 +286,11 @@ class WorldDistribution(NamedTuple):
     ends: Floats
     """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
     central: Floats
-    """As `ends`, without the rarest values at both ends."""
+    """Ends, shape (2, dim), without the rarest values at both ends."""
 
 
 def world_distribution(query: Query, secret: str, world: CompleteWorld) -> WorldDistribution:
-    """Distribution `worlds`: that of the query in one world."""
+    """Make the distribution of the query in one world."""
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
         raise ScenarioError(
@@ -332,7 +332,7 @@ def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
 
 
 def _check_group_sizes(sizes: Sequence[int]) -> None:
-    """Every group has at least two rows; labels of smaller ones are not shown."""
+    """Check that every group has at least two rows; labels of smaller ones are not shown."""
     n_small = sum(size < _FEWEST_ROWS for size in sizes)
     if n_small:
         raise ScenarioError(
@@ -345,7 +345,7 @@ def _check_group_sizes(sizes: Sequence[int]) -> None:
 
 
 def check_level(query: Query, level: str, distribution: str) -> None:
-    """Distributions of rows take queries of a row, the other distributions queries of a table."""
+    """Check that distributions of rows have a query of a row, and others one of a table."""
     if query.level != level:
         other = "summary(...) or table_function(...)" if level == "table" else "columns(...)"
         raise ScenarioError(
@@ -355,7 +355,7 @@ def check_level(query: Query, level: str, distribution: str) -> None:
 
 
 def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, float]) -> None:
-    """Declared probabilities of the secrets are not negative and sum to 1."""
+    """Check that declared probabilities of the secrets are not negative and sum to 1."""
     for secret in secrets:
         if secret not in probabilities:
             raise ArgumentError(
@@ -379,7 +379,7 @@ def _resampled_outputs(
 
 
 def _drawn(distribution: Distribution) -> SampledDistribution:
-    """The atoms of an empirical distribution as draws."""
+    """Read the atoms of an empirical distribution as draws."""
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         raise ScenarioError(
             "weighted atoms are not independent draws; give the draws themselves, each once"

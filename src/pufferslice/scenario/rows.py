@@ -36,12 +36,12 @@ _DRAWS_AT_ONCE: Final = 2**22
 @final
 @attrs.frozen(kw_only=True)
 class Differing:
-    """How many rows differ between two worlds: a number, or a binomial one."""
+    """Number of rows that differ between two worlds: fixed, or binomial."""
 
     most: int
-    """The largest number, or the number of rows that may each differ."""
+    """Largest number of differing rows, or the number of rows that may each differ."""
     probability: float = 1.0
-    """Probability that each of them differs; 1 for a fixed number."""
+    """Probability that a row differs; 1 for a fixed number."""
 
     @property
     def mean(self) -> float:
@@ -54,14 +54,14 @@ class Differing:
         return self.mean**2 + self.mean * (1 - self.probability)
 
     def draw(self, n_draws: int, rng: np.random.Generator) -> Integers:
-        """Independent numbers of rows that differ."""
+        """Draw independent numbers of rows that differ."""
         return np.asarray(rng.binomial(self.most, self.probability, n_draws), dtype=np.int64)
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class RowDistribution:
-    """What the rows that make the difference add to a query, in one of two worlds.
+    """Sum that the differing rows add to a query, in one of two worlds.
 
     All other rows are the same in both worlds, and known to the reader; they add nothing here.
     """
@@ -69,11 +69,11 @@ class RowDistribution:
     kind: ClassVar[Kind] = "rows"
     n_samples: ClassVar[int] = 0
     place: int
-    """0 for the world with fewer such rows, 1 for the one with more."""
+    """Place of the world: 0 with fewer differing rows, 1 with more."""
     rows: Floats = attrs.field(converter=locked, eq=same)
-    """What each row of this kind adds, in scaled coordinates, shape (n_rows, dim); confidential."""
+    """Sum that each row of this kind adds, scaled, shape (n_rows, dim); confidential."""
     spans: Floats = attrs.field(converter=locked, eq=same)
-    """Most by which exchanging one row can move each coordinate, scaled; public, shape (dim,)."""
+    """Largest change of each coordinate by one exchanged row, scaled; public, shape (dim,)."""
     differing: Differing
     size: Floats = attrs.field(converter=locked, eq=same)
     """The query on the rows that the moments come from, scaled, shape (dim,); confidential."""
@@ -109,10 +109,10 @@ class RowDistribution:
         return np.asarray(count.mean * self.row_cov + varying * np.outer(mean, mean))
 
     def atoms(self) -> None:
-        """None: sums of rows have too many values to list."""
+        """Return None: sums of rows have too many values to list."""
 
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
-        """Draws of real rows, with replacement, each its own value."""
+        """Draw sums of real rows, with replacement, each its own value."""
         counts = self.differing.draw(n_draws, rng)
         values = np.empty((n_draws, self.dim))
         block = max(1, _DRAWS_AT_ONCE // max(1, int(counts.max(initial=1)) * self.dim))
@@ -125,11 +125,11 @@ class RowDistribution:
         return values, np.arange(n_draws)
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
-        """Never the same for two worlds: other rows than these may be released."""
+        """Reduced form, never the same for two worlds: other rows than these may be released."""
         return np.array([self.place]), self.rows
 
     def digest_parts(self) -> list[bytes]:
-        """Everything as bytes."""
+        """Bytes of the whole distribution, for a digest."""
         facts = f"rows {self.place} {self.differing} {self.rows.shape}"
         return [facts.encode(), self.rows.tobytes(), self.spans.tobytes(), self.size.tobytes()]
 
@@ -140,15 +140,15 @@ class RowDistribution:
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class RowTable:
-    """What the rows of a table add to a query, in scaled coordinates."""
+    """Sums that the rows of a table add to a query, in scaled coordinates."""
 
     query: Query
     """The query in its public scales, which follow from its clip ranges."""
     frame: Frame
     rows: Floats
-    """What each row adds, shape (n_rows, dim)."""
+    """Sum that each row adds, shape (n_rows, dim)."""
     spans: Floats
-    """Most that one row can add or take away, shape (dim,); public."""
+    """Largest amount that one row can add or take away, shape (dim,); public."""
     size: Floats
     """The query on the table, shape (dim,)."""
 
@@ -202,7 +202,7 @@ def frame_of_rows(table: object) -> Frame:
 
 
 def checked_features(query: Query, *, has_public_rows: bool) -> RowFeatures:
-    """The query as sums over rows; refused if it is not that, or has no public range of rows."""
+    """Convert the query to sums over rows; refuse it if it is not that, or has no public range."""
     features = query.features
     if query.level != "table" or features is None:
         raise ScenarioError(
@@ -241,7 +241,7 @@ def checked_features(query: Query, *, has_public_rows: bool) -> RowFeatures:
 
 
 def share_differing(within: float, n_rows: int, design: Design) -> Differing:
-    """Rows that differ between two shares at most `within` apart.
+    """Number of rows that differ between two shares at most `within` apart.
 
     Under `stratified` a share p has floor(p n + 1/2) rows, so that at most ceil(w n) differ.
 
@@ -256,7 +256,7 @@ def share_differing(within: float, n_rows: int, design: Design) -> Differing:
 
 
 def size_differing(ratio: float, up_to: int) -> Differing:
-    """Rows that differ between two sizes within a ratio, both at most `up_to`.
+    """Number of rows that differ between two sizes within a ratio, both at most `up_to`.
 
     >>> size_differing(1.1, 1_000).most
     90
@@ -275,7 +275,7 @@ def most_rows(secret: Mapping[str, Any]) -> int:
 
 
 def check_both_kinds(has: npt.NDArray[np.bool_], property_name: str, hint: str = "") -> None:
-    """Some rows have the property, and some do not."""
+    """Check that some rows have the property, and some do not."""
     if min(np.count_nonzero(has), np.count_nonzero(~has)) < FEWEST_ROWS:
         raise ScenarioError(
             f"a prevalence needs at least {FEWEST_ROWS} rows with {quoted(property_name)} and "

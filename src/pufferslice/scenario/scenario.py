@@ -83,14 +83,14 @@ Pairs = Literal["all"] | Sequence[tuple[str, str]]
 
 
 class SecretPair(NamedTuple):
-    """Two secrets that must not be told apart; protected in both orders."""
+    """Pair of secrets that must not be told apart, protected in both orders."""
 
     first: str
     second: str
 
 
 class Instance(NamedTuple):
-    """One prior and one pair: what the definition quantifies over."""
+    """Instance of the definition: one prior and one pair."""
 
     prior: Prior
     pair: SecretPair
@@ -106,7 +106,7 @@ class Scenario:
     """
 
     distribution: Literal["groups", "bootstrap", "records", "worlds"]
-    """What one release is."""
+    """Meaning of one release."""
     secret: Mapping[str, Any]
     """Public description of the secret."""
     secrets: tuple[str, ...]
@@ -116,7 +116,7 @@ class Scenario:
     priors: tuple[Prior, ...]
     query: Query
     rule: SecretRule | None = None
-    """How the secret of a row is read; none for worlds."""
+    """Rule that reads the secret of a row; none for worlds."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
 
@@ -148,7 +148,7 @@ class Scenario:
         pairs: Pairs = "all",
         source: Source = "released_data",
     ) -> "Scenario":
-        """One release is the query on the rows of one group; the secret is which group.
+        """Release the query on the rows of one group; the secret is which group.
 
         `table` may be a mapping from names of priors to tables: then every one is a prior.
         """
@@ -166,7 +166,7 @@ class Scenario:
         pairs: Pairs = "all",
         source: Source = "released_data",
     ) -> "Scenario":
-        """As `from_groups`, but the distribution under a secret is the query on resampled rows."""
+        """Release as `from_groups`, with the query on resampled rows as the distribution."""
         origin = (
             f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
             f"size, public seed {bootstrap.seed}; {DECLARED}"
@@ -183,7 +183,7 @@ class Scenario:
         pairs: Pairs = "all",
         source: Source = "released_data",
     ) -> "Scenario":
-        """One release is the query of one row; the secret is that row's group."""
+        """Release the query of one row; the secret is that row's group."""
         origin = "the query of each row of the group"
         return _from_tables(table, "records", secret, query, pairs, source, origin)
 
@@ -198,7 +198,7 @@ class Scenario:
         probabilities: Mapping[str, float] | None = None,
         name: str = "world",
     ) -> "Scenario":
-        """One release is the query on a whole table; the secret is which world it comes from.
+        """Release the query on a whole table; the secret is which world it comes from.
 
         A world is a table, a list of tables, `Resampled`, a sample of a simulator, or a
         distribution of the query itself. Without `probabilities` the worlds are equally likely.
@@ -588,7 +588,7 @@ class Scenario:
         )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
-        """This scenario with the priors of `other` as well."""
+        """Add the priors of `other` to this scenario."""
         shared = attrgetter("distribution", "secret", "secrets", "pairs", "query", "rule")
         if shared(self) != shared(other):
             raise ScenarioError(
@@ -609,7 +609,7 @@ class Scenario:
         )
 
     def with_sampled_priors(self) -> "Scenario":
-        """This scenario, but the priors are populations that are known only through the draws.
+        """Read the atoms of the priors as draws of populations that are not known otherwise.
 
         What was the prior (rows of a group, bootstrap replicates, tables of a world) is now an
         independent sample of it, and a certificate carries a failure probability.
@@ -623,7 +623,7 @@ class Scenario:
 
     @property
     def prior_kind(self) -> Kind:
-        """How the priors are known; all of them in the same way."""
+        """Kind of the priors, the same for all of them."""
         return self.priors[0].kind
 
     @property
@@ -658,7 +658,7 @@ class Scenario:
         )
 
     def spreads(self) -> dict[str, list[float]]:
-        """How much each statistic varies, in the user's units.
+        """Variation of each statistic, in the user's units.
 
         `difference`: largest difference of its means between two protected secrets. `constant`:
         error (root mean square) of the best constant, under the prior that makes it largest.
@@ -699,7 +699,7 @@ class Scenario:
         }
 
     def description(self) -> dict[str, Any]:
-        """All that is public about the scenario, as JSON values."""
+        """Public facts about the scenario, as JSON values."""
         return {
             "distribution": self.distribution,
             "one_release_is": ONE_RELEASE[self.distribution],
@@ -713,7 +713,7 @@ class Scenario:
         }
 
     def key(self) -> str:
-        """Identifies whose secret a ledger is about, whatever is asked of the data."""
+        """Identify whose secret a ledger is about, whatever is asked of the data."""
         return digest(canonical_json([dict(self.secret), sorted(self.secrets)]))
 
     def distributions_digest(self) -> str:
@@ -759,7 +759,7 @@ def _from_tables(
     labels = {name: rule.labels(frame) for name, frame in frames.items()}
 
     def priors_of(query: Query) -> tuple[tuple[Prior, ...], Floats]:
-        """The tables as priors, and the ends of the values before clipping."""
+        """Make priors of the tables; also return the ends of the values before clipping."""
         parts = [
             grouped_prior(name, source, origin, query, frame, labels[name], distribution, bootstrap)
             for name, frame in frames.items()
@@ -788,7 +788,7 @@ def _from_tables(
 
 
 def _is_share_of_states(query: Query) -> bool:
-    """Whether a query is shares of states; refused if it is neither shares nor counts of states."""
+    """Whether a query is of shares of states; refused if it is not of counts either."""
     kinds = {coordinate.statistic for coordinate in query.coordinates}
     stated = query.parameters
     cells = [[entry] for kind in ("count", "rate") for entry in stated.get(kind) or []]
@@ -814,7 +814,7 @@ def _of_rows(
     origin: str,
     n_rows: int | None,
 ) -> Scenario:
-    """A scenario of two worlds that differ in some rows: any two values within a range."""
+    """Make a scenario of two worlds that differ in some rows: any two values within a range."""
     prior = Prior(
         name="rows",
         source=source,
@@ -849,7 +849,7 @@ def _drawn_prevalence(
     source: Source,
     progress: Progress,
 ) -> Scenario:
-    """Tables that are drawn with each share of a property, and declared to be the prior."""
+    """Draw tables with each share of a property, which are declared to be the prior."""
     if shares is None or seed is None:
         raise ArgumentError("prior='draws' needs shares and a public seed")
     columns = list(dict.fromkeys((column, *query.columns)))
@@ -901,7 +901,7 @@ def _with_origin(
     n_rows: Mapping[str, int] | None = None,
     name: str = "declared",
 ) -> Scenario:
-    """The scenario with a sentence about its prior, and the rows that a release must have."""
+    """Add a sentence about the prior, and the number of rows that a release must have."""
     (prior,) = scenario.priors
     prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
     return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)

@@ -38,7 +38,7 @@ class Bins:
 @final
 @attrs.frozen(kw_only=True)
 class ColumnSecret:
-    """The secret of a row is its value in one column, or its values in several."""
+    """Secret of a row that is its value in one column, or its values in several."""
 
     columns: tuple[str, ...]
 
@@ -58,14 +58,14 @@ class ColumnSecret:
         return np.array(joined, dtype=np.str_)
 
     def description(self) -> dict[str, Any]:
-        """What the certificate says of the secret."""
+        """Statement of the certificate about the secret."""
         return {"columns": list(self.columns)}
 
 
 @final
 @attrs.frozen(kw_only=True)
 class BinSecret:
-    """The secret of a row is the bin of one number, between fixed edges."""
+    """Secret of a row that is the bin of one number, between fixed edges."""
 
     column: str
     edges: Floats = attrs.field(converter=locked, eq=same, repr=False)
@@ -88,7 +88,7 @@ class BinSecret:
         return names[positions]
 
     def description(self) -> dict[str, Any]:
-        """What the certificate says of the secret; the edges are data and stay out."""
+        """Statement of the certificate about the secret, without the edges, which are data."""
         return {"columns": [self.column], "quantiles": self.n_bins}
 
 
@@ -111,7 +111,7 @@ def secret_columns(secret: str | Sequence[str] | Bins) -> tuple[str, ...]:
 
 
 def secret_rule(secret: str | Sequence[str] | Bins, frames: Sequence[Frame]) -> SecretRule:
-    """The declared secret as a rule; quantiles are those of all frames together."""
+    """Make a rule of the declared secret; quantiles are those of all frames together."""
     columns = secret_columns(secret)
     if not isinstance(secret, Bins):
         return ColumnSecret(columns=columns)

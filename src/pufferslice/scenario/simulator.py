@@ -25,10 +25,10 @@ class _AnySimulator(ABC):
 
     @abstractmethod
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """The query on `n_draws` independent draws, in the user's units; shape (n_draws, dim)."""
+        """Simulate the query on independent draws, in the user's units; shape (n_draws, dim)."""
 
     def sampled(self, *, n_draws: int, seed: int) -> "SimulatedSample":
-        """`n_draws` independent draws from a public seed; the prior is the simulator."""
+        """Sample `n_draws` independent draws from a public seed; the prior is the simulator."""
         return SimulatedSample(simulator=self, n_draws=n_draws, seed=seed)
 
     def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
@@ -51,7 +51,7 @@ class Simulator(_AnySimulator):
     draw_table: Callable[[np.random.Generator], Any]
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """The query on `n_draws` tables, in the user's units; shape (n_draws, dim)."""
+        """Simulate the query on `n_draws` tables, in the user's units; shape (n_draws, dim)."""
         tables = (frame_of(called(self.draw_table, rng)) for _ in range(n_draws))
         columns = list(query.columns)
         complete = (without_missing(table, columns, query.missing)[0] for table in tables)
@@ -70,7 +70,7 @@ class OutputSimulator(_AnySimulator):
     draw_outputs: Callable[[np.random.Generator, int], Any]
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """`n_draws` outputs; their shape is checked."""
+        """Simulate `n_draws` outputs; their shape is checked."""
         outputs = _floats_in(called(self.draw_outputs, rng, n_draws))
         if outputs.shape != (n_draws, query.dim):
             raise ScenarioError(
@@ -103,7 +103,7 @@ class DeclaredSample(_Sample):
 
     @property
     def origin(self) -> str:
-        """How the distribution was made, in public words."""
+        """Public words on how the distribution was made."""
         return (
             f"{self.n_draws} draws of a simulator, public seed {self.seed}; the drawn sample is "
             "declared to be the prior"
@@ -129,7 +129,7 @@ class SimulatedSample(_Sample):
 
     @property
     def origin(self) -> str:
-        """How the distribution is known, in public words."""
+        """Public words on how the distribution is known."""
         return (
             f"a simulator, known through {self.n_draws} independent draws per world, public seed "
             f"{self.seed}"

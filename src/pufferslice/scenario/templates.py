@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers behind the scenarios that people have: close pairs, moments, Markov chains."""
+"""Numbers behind common scenarios: close pairs, moments, Markov chains."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +24,10 @@ NO_NORMAL_LAW: Final = (
     "true). Leave prior out: sums of rows need no distribution. Use prior='draws' for a query that "
     "is not a sum"
 )
-"""Why no certificate rests on a normal approximation."""
+"""Reason why no certificate rests on a normal approximation."""
 
 LEAST_SHARE: Final = 2.0**-24
-"""Probabilities of a chain that can be held to within a percent of themselves."""
+"""Least probability of a chain that can be held to within a percent of itself."""
 _MOST_COUNTS: Final = 2**21
 """Cells of the dynamic program of a Markov chain; beyond, it is drawn."""
 
@@ -92,7 +92,7 @@ def is_index(value: object, length: int) -> bool:
 
 
 def time_span(position: int | tuple[int, int], length: int) -> range:
-    """One position, or all from a first to a last one."""
+    """Times of one position, or of all from a first to a last one."""
     ends: Sequence[int] = position if isinstance(position, tuple | list) else (position, position)
     if len(ends) != 2 or not all(is_index(end, length) for end in ends) or ends[0] > ends[1]:
         raise ArgumentError(
@@ -103,7 +103,7 @@ def time_span(position: int | tuple[int, int], length: int) -> range:
 
 
 def window_span(window: tuple[int, int], length: int) -> range:
-    """All positions from the first to before the stop."""
+    """Times of a window, from the first to before the stop."""
     is_pair = is_a(window, tuple | list) and len(window) == 2
     indices = is_pair and all(is_index(end, length + 1) for end in window)
     if not indices or window[0] >= window[1]:
@@ -162,7 +162,7 @@ def drawn_path(
     n_draws: int,
     rng: np.random.Generator,
 ) -> npt.NDArray[np.intp] | None:
-    """Paths of the chain given that it has `state` at all the `known` times, (n_draws, length).
+    """Draw paths of a chain that has `state` at all the `known` times, (n_draws, length).
 
     Forward from the last of them, and backward from the first by Bayes' rule. None if the state is
     impossible there.
@@ -175,7 +175,7 @@ def drawn_path(
     path = np.full((n_draws, length), state, dtype=np.intp)
 
     def step(states: npt.NDArray[np.intp], weights: Floats) -> npt.NDArray[np.intp]:
-        """From each state to one drawn by its row of weights."""
+        """Draw the next state of each path by the row of weights of its state."""
         ends = np.cumsum(weights, axis=1)[states]
         drawn = rng.random((n_draws, 1)) * ends[:, -1:]
         # A state of weight 0 has an empty interval; the last one with weight ends them all.
@@ -190,7 +190,7 @@ def drawn_path(
 
 
 def held_counts(masses: Floats) -> tuple[FiniteDistribution, float, float]:
-    """Counts with probabilities held to multiples of 2^-30, without those too rare for that.
+    """Hold probabilities of counts to multiples of 2^-30, without those too rare for that.
 
     Also returns the largest relative error of a probability, and the probability that is left out.
     There are at most 2^21 counts, so that some are kept.
@@ -204,7 +204,7 @@ def held_counts(masses: Floats) -> tuple[FiniteDistribution, float, float]:
 
 
 def share_names(shares: Sequence[float]) -> dict[str, float]:
-    """At least two different shares, by the names of their worlds."""
+    """Name the worlds of at least two different shares."""
     if len(shares) < 2:
         raise ArgumentError(
             f"shares must be at least two numbers between 0 and 1, got {given(shares)}"

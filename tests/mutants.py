@@ -41,12 +41,14 @@ CORE: Final = {
     "calibration/fit.py": "tests/calibration/test_fit.py",
     "calibration/sphere.py": "tests/calibration/test_sphere.py",
     "calibration/unsliced.py": "tests/calibration/test_unsliced.py",
-    "learning/accountants.py": "tests/learning/test_accountants.py tests/contracts",
-    "learning/sampling.py": "tests/learning/test_sampling.py",
-    "learning/differing.py": "tests/learning/test_differing.py",
-    "learning/clipping.py": "tests/learning/test_clipping.py",
+    "learning/accountants.py": (
+        "tests/learning/test_accountants.py tests/learning/test_refusals.py tests/contracts"
+    ),
+    "learning/sampling.py": "tests/learning/test_sampling.py tests/learning/test_refusals.py",
+    "learning/differing.py": "tests/learning/test_differing.py tests/learning/test_refusals.py",
+    "learning/clipping.py": "tests/learning/test_clipping.py tests/learning/test_refusals.py",
     "learning/integer_sums.py": "tests/learning",
-    "learning/tails.py": "tests/learning/test_tails.py",
+    "learning/tails.py": "tests/learning/test_tails.py tests/learning/test_refusals.py",
     "certificate/composition.py": "tests/certificate/test_composition.py",
     "certificate/training.py": "tests/certificate",
 }

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pufferslice.calibration.noise import SIGMA_INT, draw_integers
-from pufferslice.errors import ArgumentError, ReleaseError, StorageError
+from pufferslice.errors import ReleaseError, StorageError
 from pufferslice.learning.keys import RunKey
 
 SECRET = bytes(range(32))
@@ -99,25 +99,6 @@ def test_equal_sums_get_equal_noise_and_no_others_do(key):
         # noise that subtracts out would leave nothing; independent noise has spread 1.41
         assert (first - noise).std() / SIGMA_INT == pytest.approx(np.sqrt(2), rel=0.15)
         assert abs(np.corrcoef(first, noise)[0, 1]) < 0.15
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda key: key.batch_key(1.5), "step must be"),
-        (lambda key: key.block_seed(0, True), "block must be"),
-        (lambda key: key.noise_key(-1, SUMS), "step must be"),
-        (lambda key: key.noise_key(0, SUMS.astype(np.float64)), "sums must be"),
-        (lambda key: key.noise_key(0, SUMS.astype(">i8")), "sums must be"),
-        (lambda key: key.noise_key(0, SUMS.reshape(1, -1)), "sums must be"),
-        (lambda key: key.noise_key(0, [1, 2]), "sums must be"),
-        (lambda key: key.tag(b"short"), "has 32 bytes, got 5"),
-        (lambda key: RunKey.from_bytes(b"x" * 31), "has 32 bytes, got 31"),
-    ],
-)
-def test_bad_arguments(key, call, match):
-    with pytest.raises(ArgumentError, match=match):
-        call(key)
 
 
 def test_a_file_only_its_owner_may_read(path):

@@ -622,12 +622,3 @@ def test_the_largest_array_of_a_block_is_capped(side, block):
     examples = (torch.zeros(1, side), torch.zeros(1, side))
     engine = Engine(model, squared_loss, examples)
     assert engine.sums.chosen_block(examples, 1000.0, 0.0) == block
-
-
-def test_sums_need_preparation():
-    model, examples = sample("perceptron")
-    engine = Engine(model, squared_loss, examples)
-    engine.sums.method = None
-    assert not engine.sums.is_prepared
-    with pytest.raises(ArgumentError, match=r"after prepare"):
-        engine.step(examples)

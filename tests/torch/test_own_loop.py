@@ -18,14 +18,13 @@ from tests.torch.small import (
     train,
     trainer_of,
 )
-from torch import nn
 from torch.nn import functional
 from torch.utils.data import default_collate
 
 from pufferslice.certificate import verify
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import Poisson, WithoutReplacement
-from pufferslice.torch import PrivateOptimizer, make_private, own_loop
+from pufferslice.torch import make_private, own_loop
 from pufferslice.torch.distributed import Processes
 
 pytestmark = pytest.mark.usefixtures("same_key")
@@ -227,26 +226,6 @@ def test_an_error_before_the_noise_leaves_the_step_to_be_taken_again():
     assert optimizer.n_taken == 0
     run(optimizer, loader)
     assert digest_of(model) == weights_of_trainer()
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"data": 7}, "dataset must give its length"),
-        ({"n_workers": -1}, "n_workers"),
-        ({"model": nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))}, "replace_batchnorm"),
-    ],
-)
-def test_what_cannot_be_private_is_refused(changes, match):
-    with pytest.raises(ArgumentError, match=match):
-        private(**changes)
-
-
-def test_an_optimizer_is_made_private_once():
-    model, optimizer, _ = private()
-    assert isinstance(optimizer, PrivateOptimizer)
-    with pytest.raises(ArgumentError, match="already private"):
-        private(model=model, optimizer=optimizer)
 
 
 def test_several_processes_are_refused(monkeypatch):

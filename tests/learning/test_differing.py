@@ -425,10 +425,7 @@ class TestGaussianSpace:
     def test_by_hand(self):
         # Distance sqrt((3/1)^2 + (8/2)^2) = 5, so 2 Phi(2.5) - 1.
         cov = [[1.0, 0.0], [0.0, 4.0]]
-        first, second = (
-            gaussian([0, 0], cov),
-            gaussian([3, 8], cov),
-        )
+        first, second = (gaussian([0, 0], cov), gaussian([3, 8], cov))
         assert gaussian_mismatch(first, second) == pytest.approx(0.9875806693484477, rel=1e-14)
 
     @pytest.mark.parametrize("spread", [1.0, 1e6])

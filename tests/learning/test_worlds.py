@@ -174,11 +174,7 @@ class TestTables:
     )
     @pytest.mark.parametrize(
         ("kind", "first", "second"),
-        [
-            (pa.int64(), 2**53, 2**53 + 1),
-            (pa.float64(), None, math.nan),
-            (pa.time64("ns"), 7, 8),
-        ],
+        [(pa.int64(), 2**53, 2**53 + 1), (pa.float64(), None, math.nan), (pa.time64("ns"), 7, 8)],
         ids=str,
     )
     def test_columns_do_not_lose_digits_or_missing_values_to_numpy(self, kind, first, second, make):
@@ -187,9 +183,9 @@ class TestTables:
         assert rows(one, one) == []
         assert rows([one, one], [other, one]) == [0]
         assert rows([one], [one[:1]]) == [0]
-        with pytest.raises(ArgumentError, match="both be columns"):
+        with pytest.raises(ArgumentError, match="columns"):
             rows(one, np.zeros(2))
-        with pytest.raises(ArgumentError, match="same number of records"):
+        with pytest.raises(ArgumentError, match="number of records"):
             rows(one, other[:1])
 
     def nullable(self, table):
@@ -230,7 +226,7 @@ class TestRelabelled:
         share = percent / 100
         target = math.floor(Fraction(percent, 100) * len(labels))
         if len(set(labels)) == 1 and target < len(labels):
-            with pytest.raises(ArgumentError, match="labels must hold a second label"):
+            with pytest.raises(ArgumentError, match="second label"):
                 relabelled(labels, label=label, share=share, seed=seed)
             return
         new = relabelled(labels, label=label, share=share, seed=seed)

@@ -120,24 +120,24 @@ def test_passes_are_epochs_and_end_with_the_plan():
     assert [len(one) for one in sizes] == [4, 2, 0]
     assert len(set(sizes[0] + sizes[1])) == N_STEPS
     assert optimizer.spent() == plan_of(sampling=sampling).guarantee()
-    with pytest.raises(TrainingError, match="no batch was taken"):
+    with pytest.raises(TrainingError, match="no batch"):
         optimizer.step()
 
 
 def test_every_batch_has_its_step():
     model, optimizer, loader = private()
     weights = digest_of(model)
-    with pytest.raises(TrainingError, match="no batch was taken"):
+    with pytest.raises(TrainingError, match="no batch"):
         optimizer.step()
     batches = iter(loader)
     first = next(batches)
-    with pytest.raises(TrainingError, match=r"step 0 had no optimizer\.step"):
+    with pytest.raises(TrainingError, match="step 0"):
         next(batches)
     again = next(iter(loader))
     assert torch.equal(first[0], again[0])
     assert digest_of(model) == weights
     optimizer.step()
-    with pytest.raises(TrainingError, match="no batch was taken"):
+    with pytest.raises(TrainingError, match="no batch"):
         optimizer.step()
     assert not torch.equal(first[0], next(iter(loader))[0])
     run(optimizer, loader)
@@ -189,7 +189,7 @@ def test_the_inner_optimizer_steps_no_more_until_the_run_is_closed():
     assert digest_of(model) == weights
     optimizer.close()
     assert list(loader) == []
-    with pytest.raises(TrainingError, match="the run is over"):
+    with pytest.raises(TrainingError, match="over"):
         optimizer.step()
     inner.step()
     assert digest_of(model) != weights
@@ -198,7 +198,7 @@ def test_the_inner_optimizer_steps_no_more_until_the_run_is_closed():
 
 def test_the_certificate_says_whose_loop_it_was():
     _, optimizer, loader = private()
-    with pytest.raises(TrainingError, match="nothing has been spent"):
+    with pytest.raises(TrainingError, match="spent"):
         optimizer.spent()
     run(optimizer, loader)
     certificate = optimizer.certificate(data="survey")
@@ -230,5 +230,5 @@ def test_an_error_before_the_noise_leaves_the_step_to_be_taken_again():
 
 def test_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr(own_loop, "joined_processes", lambda: Processes(0, 2))
-    with pytest.raises(ArgumentError, match="use Trainer for several"):
+    with pytest.raises(ArgumentError, match="Trainer"):
         private()

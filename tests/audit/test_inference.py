@@ -15,7 +15,6 @@ from pufferslice.audit.inference import (
     likelihood_scores,
     whitened_prior,
 )
-from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -191,12 +190,6 @@ def test_intervals_cover(rng):
     most = stats.binom.isf(1e-6, 300, 0.2)
     assert missed[0.8] <= most
     assert missed[0.4] > most
-
-
-def test_no_noise_has_no_likelihood():
-    for scores in (gaussian_scores, likelihood_scores):
-        with pytest.raises(ArgumentError, match="noise_std"):
-            scores(np.zeros((1, 1)), [FiniteDistribution.uniform([[0.0]])], 0.0)
 
 
 def test_many_atoms_are_attacked_with_fewer_outputs(rng, monkeypatch):

@@ -23,12 +23,7 @@ def verdict_of(values, *, std=STD, center=None, confidence=CONFIDENCE, seed=0, s
     axes = [f"axis {index}" for index in range(dim)]
     center = np.zeros(dim) if center is None else center
     return audit_noise(
-        {"declared": parts},
-        axes,
-        noise_std=std,
-        center=center,
-        confidence=confidence,
-        shape=shape,
+        {"declared": parts}, axes, noise_std=std, center=center, confidence=confidence, shape=shape
     )
 
 

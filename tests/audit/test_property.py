@@ -13,7 +13,7 @@ from pufferslice.audit import Probes, TrainingRuns, audit_property
 from pufferslice.audit.property import attack_property, mean_interval, plan_guesses, records_leaked
 from pufferslice.calibration.guessing import right_guesses, total_variation_bound
 from pufferslice.errors import ArgumentError
-from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
+from pufferslice.learning import WithoutReplacement, WorstCase, exactly, plan_with_noise
 
 PROBES = Probes(labels=np.array([0, 1, 2, 0, 1, 2]), from_second=np.arange(6) >= 3, n_classes=3)
 WORKER = """
@@ -28,13 +28,9 @@ def shifted(world, plan):
 
 def runs_of(n_runs: int, multiplier: float = 2.0, worker: str = "m:f") -> TrainingRuns:
     plan = plan_with_noise(
-        differing=exactly(1),
-        sampling=WithoutReplacement(n_records=4, batch_size=4),
-        clip_norm=1.0,
-        noise_multipliers=np.array([multiplier]),
-        accountant=WorstCase(),
-        order=2.0,
-    )
+        differing=exactly(1), sampling=WithoutReplacement(n_records=4, batch_size=4),
+        clip_norm=1.0, noise_multipliers=[multiplier], accountant=WorstCase(), order=2.0,
+    )  # fmt: skip
     return TrainingRuns(worker=worker, plan=plan, n_runs=n_runs)
 
 
@@ -190,40 +186,5 @@ def test_an_audit_trains_in_processes_and_resumes(
     first = audit_property(runs, PROBES, folder=folder, n_processes=2, **settings)
     assert first.attacks[1].accuracy.value > 0.8  # of 150 seeds the lowest is 0.925
     assert audit_property(runs, PROBES, folder=folder, **settings) == first
-    with pytest.raises(ArgumentError, match="n_shadows differ"):
+    with pytest.raises(ArgumentError, match="n_shadows"):
         audit_property(runs, PROBES, folder=folder, **settings | {"n_shadows": 21})
-
-
-def with_probes(**changes: object) -> None:
-    fields = {"labels": PROBES.labels, "from_second": PROBES.from_second, "n_classes": 3}
-    Probes(**fields | changes)
-
-
-def audited(accountant=None, **changes: object) -> None:
-    """An audit that is refused before it trains."""
-    runs = runs_of(300)
-    runs = attrs.evolve(runs, plan=attrs.evolve(runs.plan, accountant=accountant or WorstCase()))
-    settings = {"folder": "absent", "n_shadows": 100, "confidence": 0.9, "seed": 0} | changes
-    audit_property(runs, PROBES, **settings)
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: with_probes(labels=np.array([0.5] * 6)), "expected integers"),
-        (lambda: with_probes(labels=np.array([[0, 1, 2, 0, 1, 2]])), "labels must be one integer"),
-        (lambda: with_probes(from_second=np.arange(6)), "expected True or False"),
-        (lambda: with_probes(labels=np.array([0, 1, 2, 0, 1, 3])), "labels must lie"),
-        (lambda: with_probes(from_second=np.ones(6, bool)), "from_second"),
-        (lambda: PROBES.log_probabilities(np.zeros((3, 17))), "each model must release"),
-        (lambda: audited(n_shadows=300), "n_shadows"),
-        (lambda: audited(n_shadows=1), "n_shadows"),
-        (lambda: audited(confidence=1.0), "confidence"),
-        (lambda: audited(seed=-1), "seed"),
-        (lambda: audited(shares=(0.2, 0.2)), "shares"),
-        (lambda: audited(accountant=MeanSquare()), "mean over batch draws"),
-    ],
-)
-def test_wrong_use_is_refused(call, match: str) -> None:
-    with pytest.raises(ArgumentError, match=match):
-        call()

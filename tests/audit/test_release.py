@@ -20,9 +20,8 @@ from pufferslice.audit import Outputs, audit_outputs, audit_release, draw_output
 from pufferslice.audit.release import quantised_rows
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.certificate import Certificate, certify_release, certify_training
-from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
-from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
+from pufferslice.certificate import Certificate, certify_release
+from pufferslice.errors import ArgumentError, StorageError, TableError
 from pufferslice.queries import Box, summary
 from pufferslice.releases.release import quantised, release
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
@@ -184,11 +183,6 @@ def test_everything_stated_of_the_whole_output_is_tested(claim):
     assert beside.verdicts == audit.verdicts, "a profile has nothing to add"
 
 
-def test_a_sliced_claim_needs_its_profile():
-    with pytest.raises(ArgumentError, match="profile"):
-        audit_release(teeth.point_masses(), None, teeth.certified(1.0), n_outputs=1_000, **SETTINGS)
-
-
 def test_several_priors_and_the_worst_pair(two_priors, certificates, profile):
     certificate = certificates[id(two_priors)]
     right = audit_release(two_priors, profile, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
@@ -281,38 +275,17 @@ def test_the_sphere(notion, sphere):
     assert "views along slices" in audit.unaudited[0]
     broken = less_noise(scenario, certificate, 5_000, factor=0.25)
     assert audit_outputs(scenario, sphere, certificate, broken, **SETTINGS).verdicts[0].refuted
-    other = SampledSphere.draw(dim=2, n_directions=9, seed=1)
-    with pytest.raises(ArgumentError, match="another slice profile"):
-        audit_release(scenario, other, certificate, n_outputs=5_000, **SETTINGS)
 
 
 def test_too_few_outputs_say_how_many_are_needed():
     scenario, certificate = teeth.point_masses(), teeth.certified(6.0)
-    with pytest.raises(ArgumentError, match=r"too few outputs.*about [0-9]+ outputs") as caught:
+    with pytest.raises(ArgumentError, match=r"about [0-9]+ outputs") as caught:
         audit_release(scenario, teeth.PROFILE, certificate, n_outputs=200, **SETTINGS)
     needed = int(str(caught.value).split("about ")[1].split()[0])
     audit = audit_release(
         scenario, teeth.PROFILE, certificate, n_outputs=int(1.02 * needed), **SETTINGS
     )
     assert audit.verdicts[0].in_reach
-    with pytest.raises(ArgumentError, match="at least 100"):
-        audit_release(scenario, teeth.PROFILE, certificate, n_outputs=50, **SETTINGS)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"confidence": 1.0},
-        {"seed": -1},
-        {"n_outputs": 0},
-        {"profile": FiniteProfile.axes(dim=2)},
-    ],
-    ids=str,
-)
-def test_bad_settings(change):
-    settings = {"profile": teeth.PROFILE, "n_outputs": 1_000, **SETTINGS} | change
-    with pytest.raises(ArgumentError, match=next(iter(change))):
-        audit_release(teeth.point_masses(), certificate=teeth.certified(1.0), **settings)
 
 
 JOINT = Guarantee.joint(order=2, epsilon=1.0)
@@ -392,11 +365,6 @@ def test_rows_are_quantised_as_a_release_does(point, noise_std, center, half_ste
         assert quantised_rows(rows, centers, noise_std, shape).tolist() == expected
 
 
-def test_rows_beyond_the_grid_are_refused():
-    with pytest.raises(ScenarioError, match="64 bits"):
-        quantised_rows(np.array([[0.0], [1e9]]), np.zeros(1), 1.0)
-
-
 def test_equal_distributions_are_released_without_noise():
     scenario = teeth.point_masses(dict.fromkeys("ab", (1.0, 2.0)))
     certificate = certify_release(scenario, JOINT.along(PROFILE))
@@ -425,7 +393,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(StorageError):
         Outputs.load(path)
     path.write_bytes(b"no archive")
-    with pytest.raises(TableError, match="does not hold outputs"):
+    with pytest.raises(TableError, match="outputs"):
         Outputs.load(path)
     for facts in (
         b'{"format": "other", "version": 1}',
@@ -447,43 +415,3 @@ def test_supplied_outputs_are_scaled(two_priors, certificates, rng):
     assert set(outputs.values) == {"now", "then"}
     with pytest.raises(ArgumentError, match=r"'then'.*absent"):
         supplied_outputs(two_priors, certificate, {"now": secrets})
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"a": np.zeros((5, 2))}, "absent: b, unknown: none"),
-        ({"a": np.zeros((5, 2)), "b": np.zeros((5, 2)), "c": np.zeros((5, 2))}, "unknown"),
-        ({"a": np.zeros((5, 3)), "b": np.zeros((5, 2))}, "shape"),
-        ({"a": np.full((5, 2), np.nan), "b": np.zeros((5, 2))}, "10 of 10"),
-        ({"a": [["x", "y"]], "b": np.zeros((5, 2))}, "expected numbers"),
-    ],
-)
-def test_bad_supplied_outputs(arrays, message):
-    with pytest.raises(ArgumentError, match=message):
-        supplied_outputs(GROUPS, GROUPS_CERTIFICATE, arrays)
-
-
-def test_outputs_of_another_certificate_are_refused():
-    other = certify_release(GROUPS, Guarantee.joint(order=2, epsilon=3.0, profile=PROFILE))
-    drawn = draw_outputs(GROUPS, other, 500, seed=0)
-    with pytest.raises(ArgumentError, match=f"under certificate {other.digest[:12]}, not"):
-        audit_outputs(GROUPS, PROFILE, GROUPS_CERTIFICATE, drawn, **SETTINGS)
-    absent = attrs.evolve(drawn, values={"table": {}})
-    with pytest.raises(ArgumentError, match="no outputs under prior 'table' and secret 'a'"):
-        audit_outputs(GROUPS, PROFILE, other, absent, **SETTINGS)
-
-
-def test_other_certificates_are_refused(records, certificates):
-    with pytest.raises(ScenarioError, match="another scenario"):
-        draw_outputs(GROUPS, certificates[id(records)], 10, seed=0)
-    moved = ROWS.set_column(1, "x", pa.array([1.1, 1.4, 2.0, 3.3]))
-    other = Scenario.from_groups(moved, secret="g", query=QUERY)
-    with pytest.raises(ScenarioError, match="another scenario"):
-        draw_outputs(other, GROUPS_CERTIFICATE, 10, seed=0)
-    plan = plan_with_noise(
-        differing=exactly(1), sampling=Poisson(n_records=100, rate=0.1), clip_norm=1.0,
-        noise_multipliers=[4.0], accountant=WorstCase(), order=4,
-    )  # fmt: skip
-    with pytest.raises(ArgumentError, match="audit_training"):
-        draw_outputs(GROUPS, certify_training(plan, data="d"), 10, seed=0)

@@ -10,7 +10,6 @@ from scipy.stats import laplace, norm
 
 from pufferslice import Guarantee, Scenario, certify_release
 from pufferslice.baselines import markov_noise
-from pufferslice.errors import ArgumentError
 from pufferslice.queries import summary
 
 CHAINS = {
@@ -126,18 +125,3 @@ def test_ours_is_the_noise_that_is_certified():
     assert guess.noise_std == pytest.approx(noise.guess, rel=1e-3)
     pair = certify_release(scenario, Guarantee.epsilon_delta(1.0, 1e-5))
     assert pair.noise_std == pytest.approx(noise.pair, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("chain", "options", "message"),
-    [
-        ([[0.5, 0.5]], {}, "transition"),
-        ([[1.0, 0.0], [0.5, 0.5]], {}, "positive probabilities"),
-        (CHAINS["quick"], {"length": 0}, "length"),
-        (CHAINS["quick"], {"epsilon": 0.0}, "epsilon"),
-        (CHAINS["quick"], {"delta": 1.0}, "delta"),
-    ],
-)
-def test_refusals(chain, options, message):
-    with pytest.raises(ArgumentError, match=message):
-        markov_noise(chain, **({"length": 5, "epsilon": 1.0, "delta": 1e-5} | options))

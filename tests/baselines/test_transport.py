@@ -12,7 +12,6 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from pufferslice.baselines import transport, w_infinity
-from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import DistributionPair, gap_tables
 
@@ -133,19 +132,6 @@ def test_sizes_at_which_squares_leave_the_floats_or_nearly_do(size):
     first = FiniteDistribution.uniform(np.array([[0.0, 0.0], [3.0, 4.0]]) * size)
     second = FiniteDistribution.uniform(np.zeros((2, 2)))
     assert w_infinity(first, second) == pytest.approx(5 * size, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        (np.zeros((2, 2)), np.zeros((2, 3)), "one dimension, got 2 and 3"),
-        (np.zeros((2_000_000, 1)), np.zeros((2_000_000, 1)), r"need 59,604\.6 GiB of memory"),
-    ],
-    ids=["dimensions", "large"],
-)
-def test_what_is_refused(first, second, message):
-    with pytest.raises(ArgumentError, match=message):
-        w_infinity(FiniteDistribution.uniform(first), FiniteDistribution.uniform(second))
 
 
 def test_free_memory_is_known_without_meminfo(monkeypatch):

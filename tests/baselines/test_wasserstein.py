@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy.optimize import linprog
 
-from pufferslice import FiniteDistribution, GaussianDistribution, Guarantee
+from pufferslice import FiniteDistribution, Guarantee
 from pufferslice.baselines import (
     dagwm_cost,
     dagwm_noise_std,
@@ -27,7 +27,6 @@ from pufferslice.baselines import (
     w_infinity,
 )
 from pufferslice.baselines.wasserstein import shift_noise_std
-from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.queries import summary
 from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.renyi import gaussian_envelope, transport_envelope
@@ -204,8 +203,6 @@ def test_the_laplace_scale_meets_the_target_and_is_below_the_pure_one():
         assert scale < laplace_scale(couples, epsilon)
     same = FiniteDistribution.uniform([[1.0]])
     assert laplace_renyi_scale([(same, same)], target) == 0
-    with pytest.raises(ArgumentError, match="notion"):
-        laplace_renyi_scale(couples, Guarantee.average_over_batches(order=4, epsilon=1.0))
     assert math.isfinite(float(laplace_envelope(4, 1e6, 1.0)))
     assert np.all(np.diff(laplace_envelope(4, np.linspace(0, 9, 50), 1.0)) > 0)
 
@@ -225,96 +222,26 @@ def test_ding_is_song_on_the_line(rng, n, m):
 
 def test_group_privacy_is_the_shift_formula():
     assert group_noise_std(5.0, RPP) ** 2 == pytest.approx(50, rel=1e-14)
-    with pytest.raises(ArgumentError, match="group_sensitivity"):
-        group_noise_std(math.nan, RPP)
 
 
-class TestGroupSensitivity:
-    def test_is_the_most_that_one_group_can_move_a_query(self):
-        """Every replacement of every group by extreme rows, through the query itself."""
-        sizes, low, high = [2, 1], 10.0, 25.0
-        rows = list(itertools.product((low, high), ("no", "yes")))
-        query = summary(mean=["age"], rate={"ill": "yes"}).with_scales([4.0, 0.5])
-        totals = summary(total=["age"], count={"ill": "yes"}).with_scales([4.0, 0.5])
-        tables = [
-            pa.table({"age": [row[0] for row in three], "ill": [row[1] for row in three]})
-            for three in itertools.product(rows, repeat=3)
+def test_group_sensitivity_is_the_most_that_one_group_can_move_a_query():
+    """Every replacement of every group by extreme rows, through the query itself."""
+    sizes, low, high = [2, 1], 10.0, 25.0
+    rows = list(itertools.product((low, high), ("no", "yes")))
+    query = summary(mean=["age"], rate={"ill": "yes"}).with_scales([4.0, 0.5])
+    totals = summary(total=["age"], count={"ill": "yes"}).with_scales([4.0, 0.5])
+    tables = [
+        pa.table({"age": [row[0] for row in three], "ill": [row[1] for row in three]})
+        for three in itertools.product(rows, repeat=3)
+    ]
+    for some_query, divisors in ((query, [3, 3]), (totals, [1, 1])):
+        outputs = np.array([some_query.outputs(table)[0] for table in tables])
+        outputs = (outputs / some_query.scales).reshape(16, 4, 2)  # first group, second, output
+        replaced = [
+            np.linalg.norm(outputs[:, None] - outputs[None], axis=3).max(),
+            np.linalg.norm(outputs[:, :, None] - outputs[:, None], axis=3).max(),
         ]
-        for some_query, divisors in ((query, [3, 3]), (totals, [1, 1])):
-            outputs = np.array([some_query.outputs(table)[0] for table in tables])
-            outputs = (outputs / some_query.scales).reshape(16, 4, 2)  # first group, second, output
-            replaced = [
-                np.linalg.norm(outputs[:, None] - outputs[None], axis=3).max(),
-                np.linalg.norm(outputs[:, :, None] - outputs[:, None], axis=3).max(),
-            ]
-            bound = group_sensitivity(
-                [high - low, 1.0],
-                divisors=divisors,
-                scales=some_query.scales,
-                group_sizes=sizes,
-            )
-            assert max(replaced) <= bound == pytest.approx(max(replaced), rel=1e-9)
-
-    @pytest.mark.parametrize(
-        ("change", "match"),
-        [
-            ({"record_widths": []}, "one entry for each coordinate"),
-            ({"divisors": [3.0]}, "one entry for each coordinate"),
-            ({"record_widths": [1.0, math.inf]}, "record_widths must be finite"),
-            ({"record_widths": [1.0, -1.0]}, "smallest_record_width"),
-            ({"divisors": [3.0, 0.0]}, "smallest_divisor"),
-            ({"scales": [1.0, -1.0]}, "smallest_scale"),
-            ({"group_sizes": []}, "n_groups"),
-            ({"group_sizes": [3, 0.5]}, "group size"),
-            ({"record_widths": [1e308] * 2, "divisors": [1e-3] * 2}, "group_sensitivity"),
-        ],
-    )
-    def test_refusals(self, change, match):
-        fields = {
-            "record_widths": [1.0, 1.0],
-            "divisors": [3.0, 3.0],
-            "scales": [1.0, 1.0],
-            "group_sizes": [2, 1],
-        } | change
-        with pytest.raises(ArgumentError, match=match):
-            group_sensitivity(fields.pop("record_widths"), **fields)
-
-
-GAUSSIAN = GaussianDistribution(mean=[0.0], cov=[[1.0]])
-MANY = FiniteDistribution.uniform(np.zeros((1_000_000, 1)))
-
-
-@pytest.mark.parametrize(
-    ("couples", "target", "message"),
-    [
-        ([SPIKE], Guarantee.joint(order=4, epsilon=1.0), "notion"),
-        ([(GAUSSIAN, GAUSSIAN)], RPP, "couples atoms"),
-        ([], RPP, "couples"),
-        ([(SPIKE[0], FiniteDistribution.uniform(np.zeros((2, 2))))], RPP, "got 1 and 2"),
-        ([(MANY, MANY)], RPP, r"GiB of memory"),
-    ],
-    ids=["sliced", "gaussian", "none", "dimensions", "large"],
-)
-@pytest.mark.parametrize("noise_std", [gwm_noise_std, dagwm_noise_std])
-def test_what_is_refused(noise_std, couples, target, message):
-    with pytest.raises(ArgumentError, match=message):
-        noise_std(couples, target)
-
-
-def test_other_wrong_arguments_are_refused(rng):
-    with pytest.raises(ArgumentError, match="q must be"):
-        dagwm_noise_std([SPIKE], RPP, 0.5)
-    with pytest.raises(ArgumentError, match="noise_std"):
-        dagwm_cost(SPIKE, 4, 0.0)
-    with pytest.raises(ArgumentError, match="order"):
-        dagwm_cost(SPIKE, 1.0, 1.0)
-    with pytest.raises(CalibrationError, match="beyond the range of floats"):
-        dagwm_cost(SPIKE, 4, 1e-200)
-    unlike = (
-        FiniteDistribution(outputs=[[0.0], [1.0]], counts=[2**27, 1]),
-        FiniteDistribution(outputs=[[0.0], [3.0]], counts=[2**27, 3]),
-    )
-    with pytest.raises(CalibrationError, match="common denominator"):
-        dagwm_cost(unlike, 4, 1.0)
-    with pytest.raises(ArgumentError, match="scalar queries, got 3"):
-        laplace_scale([(distribution(rng, 5, 3), distribution(rng, 5, 3))], 1.0)
+        bound = group_sensitivity(
+            [high - low, 1.0], divisors=divisors, scales=some_query.scales, group_sizes=sizes
+        )
+        assert max(replaced) <= bound == pytest.approx(max(replaced), rel=1e-9)

@@ -3,14 +3,12 @@
 
 import json
 import math
-import re
 
 import attrs
 import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
     Amplified,
     FlatClipping,
@@ -30,7 +28,7 @@ from pufferslice.learning import (
     plan_with_noise,
     signal_to_noise,
 )
-from pufferslice.learning.plan import MOST_STEPS, SignalToNoise, recipe_learning_rates, schedule_of
+from pufferslice.learning.plan import SignalToNoise, recipe_learning_rates, schedule_of
 
 POISSON = Poisson(n_records=50_000, rate=0.01024)
 WITHOUT = WithoutReplacement(n_records=50_000, batch_size=512)
@@ -74,69 +72,10 @@ def test_noise_of_layers():
     assert noisy(clip_norm=LAYERS).noise_stds(0) == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.soundness
-@pytest.mark.parametrize("notion", ["average", "joint", "unsliced", "average_over_batches"])
-def test_an_accountant_claims_only_its_own_notion(notion):
-    target = Guarantee(notion=notion, order=16, epsilon=1.0)
-    if notion != "average_over_batches":
-        with pytest.raises(ArgumentError, match=r"average_over_batches.*worst_case, log_moment or"):
-            planned(MeanSquare(), target=target)
-    if notion != "unsliced":
-        with pytest.raises(ArgumentError, match=r"use Guarantee\.unsliced"):
-            planned(LogMoment(), target=target)
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"accountant": MeanSquare(), "differing": at_most(3)}, "fixed set of differing records"),
-        ({"order": 1}, "order must be"),
-        ({"order": "4"}, "order must be"),
-        ({"noise_multipliers": []}, "noise_multipliers must list"),
-        ({"noise_multipliers": [1.0, math.nan]}, "noise_multiplier must be"),
-        ({"noise_multipliers": [1.0, math.inf]}, "noise_multiplier must be"),
-        ({"noise_multipliers": ["x"]}, "expected numbers"),
-        ({"differing": exactly(101)}, "101 records differ, but there are only 100"),
-        ({"clip_norm": 0.0}, "clip_norm must be"),
-        ({"clip_norm": "1"}, "clip_norm must be"),
-    ],
-)
-def test_bad_arguments(changes, match):
-    with pytest.raises(ArgumentError, match=match):
-        noisy(**changes)
-
-
-PARTS = {
-    "differing": [4],
-    "sampling": [0.1],
-    "accountant": ["amplified", Amplified],
-    "target": [8.0],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in PARTS.items() for v in values])
-def test_invalid_parts_are_named(name, value):
-    target = Guarantee.unsliced(order=4, epsilon=1.0)
-    parts = {"differing": exactly(3), "sampling": POISSON, "accountant": Amplified()}
-    with pytest.raises(ArgumentError, match=rf"{name}\b.*{re.escape(repr(value))}"):
-        plan_training(**(parts | {"target": target, "clip_norm": 1.0, "n_steps": 2, name: value}))
-    if name != "target":
-        with pytest.raises(ArgumentError, match=f"{name} must be a value such as"):
-            noisy(**{name: value})
-
-
-@pytest.mark.parametrize("n_steps", [0, 1.5, MOST_STEPS + 1])
-def test_bad_numbers_of_steps(n_steps):
-    with pytest.raises(ArgumentError, match="n_steps must be"):
-        planned(LogMoment(), n_steps=n_steps)
-
-
 def test_the_least_noise_for_a_target():
     plan = planned(Amplified(), epsilon=80)
     assert plan.noise_multipliers == pytest.approx(np.full(3_920, 8.10979814), rel=1e-9)
     assert 80 * (1 - 1e-9) < plan.guarantee().epsilon <= 80
-    with pytest.raises(ArgumentError, match="needs Poisson sampling"):
-        planned(Amplified(), sampling=WITHOUT)
 
 
 PLANS = {
@@ -167,42 +106,6 @@ def test_a_constant_schedule_is_written_once():
     assert schedule_of(2.0, 3).tolist() == [2.0, 2.0, 2.0]
     assert PLANS["constant"]().to_json()["noise_multipliers"] == [1 / 3]
     assert noisy().to_json()["noise_multipliers"] == [20.0, 30.0, 30.0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"version": 2}, "the plan has version 2"),
-        ({"format": "other"}, "not a training plan"),
-        ({"n_steps": 4}, "noise_multipliers must have one entry"),
-        ({"n_steps": 10**15, "noise_multipliers": [1.0]}, "n_steps must be at most"),
-        ({"noise_multipliers": None}, "noise_multiplier"),
-        ({"accountant": "kind"}, "accountant must be one of"),
-        ({"accountant": "amplified", "sampling": {
-            "kind": "without_replacement", "n_records": 100, "batch_size": 5
-        }}, "needs Poisson"),
-        ({"block": 0}, "block must be"),
-        ({"non_finite": "skip"}, "non_finite must be one of"),
-        ({"clipping": {"kind": "flat"}}, "the plan is incomplete"),
-        ({"sampling": "poisson"}, "the plan is incomplete"),
-        ({"differing": {"kind": "binomial", "n_records": 500, "mismatch_probability": 0.5}},
-         "only 100"),
-    ],
-)  # fmt: skip
-def test_invalid_documents(changes, match):
-    with pytest.raises(ArgumentError, match=match):
-        TrainingPlan.from_json({**noisy().to_json(), **changes})
-
-
-def test_missing_parts():
-    for document in (None, [], {}):
-        with pytest.raises(ArgumentError, match="not a training plan"):
-            TrainingPlan.from_json(document)
-    whole = noisy().to_json()
-    for part in set(whole) - {"format", "version"}:
-        rest = {name: value for name, value in whole.items() if name != part}
-        with pytest.raises(ArgumentError, match=f"the plan is incomplete: KeyError at '{part}'"):
-            TrainingPlan.from_json(rest)
 
 
 def test_a_plan_is_frozen():
@@ -273,12 +176,6 @@ def test_advice_where_the_noise_is_larger():
             assert change in advice
 
 
-@pytest.mark.parametrize("sizes", [[], [1, 2], [0], [1.5]])
-def test_invalid_sizes(sizes):
-    with pytest.raises(ArgumentError, match="size"):
-        signal_to_noise(signal_plan(), sizes)
-
-
 def test_the_schedule_of_the_recipe():
     rates = recipe_learning_rates(peak=0.2, n_steps=3920, n_warmup_steps=196)
     assert len(rates) == 3920
@@ -288,11 +185,3 @@ def test_the_schedule_of_the_recipe():
     last = 0.1 * (1 + math.cos(math.pi * 3723 / 3724))
     assert rates[-1] == pytest.approx(last, rel=1e-9)
     assert recipe_learning_rates(peak=1.0, n_steps=2, n_warmup_steps=0) == pytest.approx([1, 0.5])
-
-
-@pytest.mark.parametrize(
-    "change", [{"peak": 0.0}, {"n_steps": 0}, {"n_warmup_steps": -1}, {"n_warmup_steps": 10}]
-)
-def test_a_wrong_schedule_of_the_recipe(change):
-    with pytest.raises(ArgumentError, match=f"{next(iter(change))} must be"):
-        recipe_learning_rates(**{"peak": 1.0, "n_steps": 10, "n_warmup_steps": 2} | change)

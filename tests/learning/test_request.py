@@ -6,12 +6,10 @@ from pathlib import Path
 
 import attrs
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_training
 from pufferslice.learning.request import (
     DataSource,
@@ -73,70 +71,14 @@ class TestPrevalence:
         assert np.array_equal(other.realised(labels), pair.second)
         assert np.count_nonzero(pair.first != pair.second) == 1
 
-    def test_wrong_ones(self):
-        for name, value in (
-            ("shares", (0.5,)),
-            ("shares", [0.5, 0.6]),
-            ("label", -1),
-            ("seed", "x"),
-            ("world", "third"),
-        ):
-            with pytest.raises(ArgumentError, match=f"{name} must be"):
-                attrs.evolve(WORLDS, **{name: value})
-        for shares, match in (
-            ((0.5, 0.51), "are both 5 records"),
-            ((0.0, 0.5), "the first of the shares must leave records"),
-            ((1.0, 0.5), "the first of the shares must leave records"),
-            ((0.5, 1.5), "share must be a number from 0 to 1"),
-        ):
-            with pytest.raises(ArgumentError, match=match):
-                attrs.evolve(WORLDS, shares=shares).differing(10)
 
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "match"),
-    [
-        (DataSource, {"dataset": "mnist"}, "dataset must be"),
-        (DataSource, {"dataset": 3}, "dataset must be"),
-        (DataSource, {"dataset": "digits", "name": ""}, "name must be"),
-        (DataSource, {"dataset": "digits", "n_classes": 10}, "n_classes applies only"),
-        (DataSource, {"dataset": "a:b", "n_classes": 1}, "n_classes must be"),
-        (Output, {"public_evaluation": "yes"}, "public_evaluation must be"),
-        (Output, {"evaluate_every": 0}, "evaluate_every must be"),
-        (Output, {"checkpoint_every": 1.5}, "checkpoint_every must be"),
-        (Learning, {"model": "resnet"}, "model must be"),
-        (Learning, {"loss": "mse"}, "loss must be"),
-        (Learning, {"seed": -1}, "seed must be"),
-        (Learning, {"learning_rate": 0}, "learning_rate must be"),
-        (Learning, {"momentum": -0.1}, "momentum must be"),
-        (Learning, {"weight_decay": float("nan")}, "weight_decay must be"),
-        (Learning, {"optimizer": "lbfgs"}, "optimizer must be"),
-        (Learning, {"schedule": "linear"}, "schedule must be"),
-        (Learning, {"optimizer": "adam", "momentum": 0.9}, "momentum is for"),
-        (Learning, {"n_warmup_steps": 2}, "n_warmup_steps is for"),
-    ],
-)
-def test_wrong_values(kind, fields, match):
-    required = {
-        DataSource: {},
-        Output: {"folder": Path(), "evaluate_every": 1},
-        Learning: {"model": "linear", "seed": 0, "learning_rate": 0.5},
-    }[kind]
-    with pytest.raises(ArgumentError, match=match):
-        kind(**required | fields)
-
-
-def test_a_plan_for_another_number_of_differing_records_is_refused():
+def test_a_plan_has_the_differing_records_of_its_worlds():
     assert request(worlds=WORLDS).plan.differing == WORLDS.differing(40)
-    with pytest.raises(ArgumentError, match="as many differing records as the two worlds have"):
-        request(worlds=WORLDS, differing=exactly(3))
 
 
 def test_warm_up_ends_before_the_run():
     learning = attrs.evolve(LEARNING, schedule="cosine", n_warmup_steps=2)
     assert request(learning=learning).learning.n_warmup_steps == 2
-    with pytest.raises(ArgumentError, match="n_warmup_steps must be less"):
-        request(learning=attrs.evolve(learning, n_warmup_steps=3))
 
 
 def test_a_description_is_json_and_does_not_depend_on_folders():
@@ -161,6 +103,3 @@ def test_differences_are_named():
 def test_names_of_functions():
     for name in ("a:b", "pack.module_1:make_data"):
         check_named(("digits",), dataset=name)
-    for name in ("a:b:c", "a.:b", "a:1", " a:b", "a:b()", None):
-        with pytest.raises(ArgumentError, match="module:function"):
-            check_named(("digits",), dataset=name)

@@ -16,7 +16,6 @@ from mpmath import mp
 from scipy import stats
 from tests.learning import counting
 
-from pufferslice.errors import ArgumentError
 from pufferslice.learning.sampling import (
     _CHUNK,
     Poisson,
@@ -210,45 +209,6 @@ def test_numpy_numbers_become_plain():
 
 
 @pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        *(
-            (lambda rate=rate: Poisson(n_records=10, rate=rate), "rate must be")
-            for rate in (0, -0.1, 1.0000001, math.nan, True, "0.1")
-        ),
-        *((lambda n=n: Poisson(n_records=n, rate=0.5), "n_records must be") for n in (0, 2.5, "3")),
-        *(
-            (lambda kind=kind, b=b: kind(n_records=10, batch_size=b), "batch_size must be")
-            for kind in (WithoutReplacement, WithReplacement)
-            for b in (0, 11)
-        ),
-        *(
-            (lambda kind=kind: sampling_from_description({"kind": kind}), "the kind of a sampling")
-            for kind in ("shuffled", None, ["poisson"])
-        ),
-        *(
-            (lambda f=f: sampling_from_description({"kind": "poisson", **f}), "is described by")
-            for f in ({}, {"n_records": 3, "rate": 0.5, "seed": 1}, {"n_records": 3, "q": 1})
-        ),
-        (
-            lambda: sampling_from_description({"kind": "poisson", "n_records": 3, "rate": 0}),
-            "rate must be",
-        ),
-        *(
-            (lambda design=design, d=d: design.discrepancy_log_probabilities(d), "n_differing must")
-            for design in DESIGNS for d in (13, -1, 1.5, True)
-        ),
-        (lambda: DESIGNS[0].discrepancy_cap(13), "max_differing must be"),
-        (lambda: poisson_mean_square_ratio(Poisson(n_records=5, rate=0.5), 6), "n_differing"),
-        (lambda: draw_batch(DESIGNS[0], b"x" * 33), "key must be"),
-    ],
-)  # fmt: skip
-def test_refusals(call, match):
-    with pytest.raises(ArgumentError, match=match):
-        call()
-
-
-@pytest.mark.parametrize(
     "design",
     [
         Poisson(n_records=2**25, rate=0.5),
@@ -256,9 +216,7 @@ def test_refusals(call, match):
         WithReplacement(n_records=2**26, batch_size=2**25),
     ],
 )
-def test_distributions_that_would_fill_the_memory(design):
-    with pytest.raises(ArgumentError, match="33554433 counts"):
-        design.discrepancy_log_probabilities(2**25)
+def test_moments_of_distributions_that_would_fill_the_memory(design):
     assert design.mean_square_discrepancy(2**25) > 0
     assert design.discrepancy_cap(2**25) == 2**25
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.torch.engine import RADIUS, Engine, grid_of
 from tests.torch.small import records
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from pufferslice.errors import ArgumentError
 from pufferslice.torch.batches import Batch, Source, blocks_of, fetched_ahead
@@ -300,14 +300,3 @@ def test_nothing_of_the_draw_is_shown_and_it_cannot_be_changed():
         batch.indices[0] = 7
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         batch.step = 4
-
-
-class Endless(IterableDataset):
-    def __iter__(self):
-        yield from ()
-
-
-@pytest.mark.parametrize("dataset", [Endless(), iter([]), 7], ids=["iterable", "iterator", "int"])
-def test_a_dataset_without_positions_is_refused(dataset):
-    with pytest.raises(ArgumentError, match=type(dataset).__name__):
-        Source(dataset).check(60)

@@ -8,15 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.torch.small import (
-    LOSS,
-    copy_of,
-    digest_of,
-    model_of,
-    plan_of,
-    stopped_at,
-    trainer_of,
-)
+from tests.torch.small import LOSS, copy_of, digest_of, model_of, plan_of, stopped_at, trainer_of
 from torch import nn
 
 from pufferslice.errors import ArgumentError, TrainingError
@@ -91,16 +83,13 @@ def test_it_fits_what_it_was_made_of(saved, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        (lambda: {"model": nn.Linear(4, 2)}, "trainable parameters"),
+        (lambda: {"model": nn.Linear(4, 2)}, "parameters"),
         (lambda: {"model": nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 2))}, "0.bias"),
         (lambda: {"model": with_buffer()}, "'extra'"),
         (lambda: {"model": model_of().double()}, "'0.bias'"),
-        (lambda: {"scheduler": False}, "scheduler, which was a StepLR"),
-        (
-            lambda: {"optimizer": lambda model: torch.optim.Adam(model.parameters())},
-            "optimizer, which was a SGD",
-        ),
-        (lambda: {"optimizer": two_groups}, "groups of the optimizer"),
+        (lambda: {"scheduler": False}, "StepLR"),
+        (lambda: {"optimizer": lambda model: torch.optim.Adam(model.parameters())}, "SGD"),
+        (lambda: {"optimizer": two_groups}, "groups"),
     ],
 )
 def test_other_models_and_optimizers_are_refused(saved, tmp_path, changed, match):

@@ -407,10 +407,7 @@ def test_squares_beyond_double_precision_do_not_hide_a_norm(x, t):
 @pytest.mark.parametrize("shape", [(2, 24), (20, 3)], ids=["gram products", "written"])
 @settings(max_examples=30)
 @given(
-    st.integers(1, 52),
-    st.floats(-15, 15),
-    st.sampled_from([1e-3, 1.0, 1e3]),
-    st.integers(0, 2**31),
+    st.integers(1, 52), st.floats(-15, 15), st.sampled_from([1e-3, 1.0, 1e3]), st.integers(0, 2**31)
 )
 def test_tokens_that_cancel_stay_within_the_radius(dtype, shape, n_lost, log_scale, radius, bits):
     """Outer products that leave only their last bits, at any size."""
@@ -439,7 +436,7 @@ def test_the_smallest_and_largest_clip_norms_are_kept_and_others_refused():
         for radius in (1e-12, 1e12):
             check_within(engine, examples, radius)
         for radius in (1e-44, 1e-13, 1e13, 1e100):
-            with pytest.raises(ArgumentError, match=r"clip norms must lie between"):
+            with pytest.raises(ArgumentError, match="clip norms"):
                 engine.step(examples, grid_of(radius, radius * FINE))
 
 
@@ -622,12 +619,3 @@ def test_the_largest_array_of_a_block_is_capped(side, block):
     examples = (torch.zeros(1, side), torch.zeros(1, side))
     engine = Engine(model, squared_loss, examples)
     assert engine.sums.chosen_block(examples, 1000.0, 0.0) == block
-
-
-def test_sums_need_preparation():
-    model, examples = sample("perceptron")
-    engine = Engine(model, squared_loss, examples)
-    engine.sums.method = None
-    assert not engine.sums.is_prepared
-    with pytest.raises(ArgumentError, match=r"after prepare"):
-        engine.step(examples)

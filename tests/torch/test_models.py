@@ -9,7 +9,7 @@ from tests.torch.small import plan_of, train, trainer_of
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.errors import TrainingError
 from pufferslice.learning import Poisson
 from pufferslice.torch.models import (
     PaddingShortcut,
@@ -131,20 +131,3 @@ def test_a_private_step(case):
     for old, new in zip(before, model.parameters(), strict=True):
         assert new.isfinite().all()
         assert (old != new).any()
-
-
-@pytest.mark.parametrize(
-    ("build", "match"),
-    [
-        (lambda: linear_model((), 10), "shape"),
-        (lambda: linear_model((0, 3), 10), "dimension 0 of shape"),
-        (lambda: linear_model(DIGITS, 1), "n_classes"),
-        (lambda: small_convnet((8, 8), 10, seed=0), "shape"),
-        (lambda: small_convnet((1, 1, 8), 10, seed=0), "shape"),
-        (lambda: resnet22(seed=-1), "seed"),
-        (lambda: resnet22(1, seed=0), "n_classes"),
-    ],
-)
-def test_bad_shapes_and_counts(build, match):
-    with pytest.raises(ArgumentError, match=match):
-        build()

@@ -248,7 +248,7 @@ def test_a_finished_run_can_be_loaded_but_not_trained(tmp_path, n_steps):
     later, loaded = trainer_of(model=model_of(3), folder=tmp_path)
     assert not [*tmp_path.glob("run.key"), *tmp_path.glob(".*")]
     assert later.needs_resume
-    with pytest.raises(TrainingError, match="key is destroyed"):
+    with pytest.raises(TrainingError, match="key"):
         later.resume(tmp_path / "old.pt")
     later.resume()
     assert (later.is_finished, later.n_taken) == (True, n_steps)
@@ -350,7 +350,7 @@ def test_folders_of_others_are_refused(saved, tmp_path):
         resumed(tmp_path / "finished")
     assert (tmp_path / "finished" / "run.key").exists()
     (folder / "run.key").chmod(0o644)
-    with pytest.raises(StorageError, match="read by others"):
+    with pytest.raises(StorageError, match=r"run\.key"):
         resumed(folder)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="file"):
@@ -363,7 +363,7 @@ def test_a_start_that_was_interrupted_is_repeated(tmp_path):
     begun = copy_of(tmp_path / "whole", tmp_path / "begun")
     (begun / "checkpoint.pt").unlink()
     (begun / "run.ledger").write_bytes(b"")
-    with pytest.raises(LedgerError, match="it has 0 bytes"):
+    with pytest.raises(LedgerError, match="0 bytes"):
         trainer_of(folder=begun)
     (begun / "run.ledger").unlink()
     RunLedger(begun / "run.ledger").make()

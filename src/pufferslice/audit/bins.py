@@ -14,7 +14,7 @@ Numbers = TypeVar("Numbers", float, Floats)
 """One count or an array of them."""
 
 ROUNDING: Final = 2.0**-32
-"""Bounds how much the probability of a bin differs between outputs and real numbers.
+"""Bound on how much the probability of a bin differs between outputs and real numbers.
 
 A claim along slices is about real numbers. Outputs lie on a grid of 2^-44 noise standard deviations
 and their projections are floats, so only values that close to an edge can change their bin.
@@ -29,7 +29,7 @@ _MOST_ATOMS: Final = 8
 """Repeated values of a pilot that get their own bin."""
 _FEWEST_REPEATS: Final = 3
 _SAME: Final = 2.0**-40
-"""Values of a pilot are the same if they differ by no more than this share of its range."""
+"""Share of a pilot's range within which its values count as the same."""
 
 
 def candidate_edges(first: Floats, second: Floats) -> Floats:
@@ -56,7 +56,7 @@ def _edges_of(values: Floats) -> Floats:
 
 
 def _atom_edges(values: Floats, same: float) -> Floats:
-    """Both sides of the values that repeat most, if too often for chance."""
+    """Edges on both sides of the values that repeat most, if too often for chance."""
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > same)
     if len(starts) == len(values):
         return values[:0]
@@ -82,18 +82,18 @@ def sorted_counts(edges: Floats, values: Floats) -> Integers:
 
 
 def bin_counts(edges: Floats, values: Floats) -> Integers:
-    """How many values lie in each of the bins (-inf, e_0], (e_0, e_1], ..., (e_last, inf)."""
+    """Count the values in each of the bins (-inf, e_0], (e_0, e_1], ..., (e_last, inf)."""
     bins = np.searchsorted(edges, values, side="left")
     return np.bincount(bins, minlength=len(edges) + 1).astype(np.int64)
 
 
 def lower_share(count: int, n_outputs: int, share: float) -> float:
-    """A probability is at least this, except with probability `share` (Clopper-Pearson)."""
+    """Lower bound on a probability, except with probability `share` (Clopper-Pearson)."""
     return max(0.0, clopper_pearson(count, n_outputs, 2 * share)[0] - ROUNDING)
 
 
 def upper_share(count: int, n_outputs: int, share: float) -> float:
-    """A probability is at most this, except with probability `share` (Clopper-Pearson)."""
+    """Upper bound on a probability, except with probability `share` (Clopper-Pearson)."""
     return min(1.0, clopper_pearson(count, n_outputs, 2 * share)[1] + ROUNDING)
 
 
@@ -121,7 +121,7 @@ def best_partition(
     quantile: float,
     scale: tuple[float, float],
 ) -> tuple[float, Integers]:
-    """Cells merged into neighbouring bins so that the sum of p^order q^(1-order) is likely largest.
+    """Merge cells into neighbouring bins so that the sum of p^order q^(1-order) is likely largest.
 
     `expected` are the pilot's counts per cell of both distributions, `scale` how much larger the
     counts will be, `sizes` the numbers of counted outputs. The sum is additive over the bins, so

@@ -45,7 +45,7 @@ PILOT_SHARE: Final = 0.1
 """Share of the outputs that is used for choices and is not counted."""
 
 FEWEST_OUTPUTS: Final = 100
-"""With fewer the pilot is too small."""
+"""Fewest outputs under a secret: with fewer the pilot is too small."""
 
 _OUTERMOST: Final = 5
 _NO_SPREAD: Final = 1e-12
@@ -53,7 +53,7 @@ _NO_SPREAD: Final = 1e-12
 _LIKELY_BINS: Final = 12
 _LINES_AT_ONCE: Final = 16
 _LARGEST_EXPONENT: Final = 700.0
-"""Of e, so that the power is a float."""
+"""Largest exponent of e whose power is a float."""
 
 Pair = tuple[Floats, Floats]
 """Sorted values along a line under the first and the second secret."""
@@ -71,7 +71,7 @@ class SplitOutputs:
 
     @classmethod
     def of(cls, values: Floats, *, rng: np.random.Generator) -> "SplitOutputs":
-        """A random tenth is the pilot, so the order of the outputs does not matter."""
+        """Split outputs: a random tenth is the pilot, so their order does not matter."""
         if values.ndim != 2 or values.shape[1] == 0:
             raise ArgumentError(
                 f"outputs must have shape (n, dim), dim at least 1; got {values.shape}"
@@ -88,7 +88,7 @@ class SplitOutputs:
 
     @property
     def n_outputs(self) -> int:
-        """Both parts."""
+        """Number of outputs of both parts."""
         return len(self.pilot) + len(self.counted)
 
 
@@ -109,12 +109,12 @@ class Comparison(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many outputs are counted."""
+        """Numbers of counted outputs."""
         return len(self.outputs[0].counted), len(self.outputs[1].counted)
 
     @property
     def n_outputs(self) -> int:
-        """Of the secret that has fewer."""
+        """Number of outputs of the secret that has fewer."""
         return min(part.n_outputs for part in self.outputs)
 
 
@@ -135,12 +135,12 @@ class Lines(NamedTuple):
     directions: Floats
     names: Sequence[str]
     is_outside: Callable[[Floats], npt.NDArray[np.bool_]] | None = None
-    """Such outputs count as infinitely far along every direction."""
+    """Rule for outputs that count as infinitely far along every direction."""
     coordinates: Callable[[Floats], Floats] | None = None
-    """Maps outputs to what the directions are of, row by row; scaled coordinates without it."""
+    """Map from outputs to the coordinates of the directions; None for scaled coordinates."""
 
     def only(self, where: int) -> "Lines":
-        """One of the directions."""
+        """Keep one of the directions."""
         return self._replace(directions=self.directions[[where]], names=[self.names[where]])
 
     def along(self, values: Floats, which: slice = slice(None)) -> Floats:
@@ -153,7 +153,7 @@ class Lines(NamedTuple):
 
 
 def outside_of(pilot: Floats) -> Callable[[Floats], npt.NDArray[np.bool_]]:
-    """Which outputs lie farther from the centre than the pilot, in the worst coordinate.
+    """Rule for outputs farther from the centre than the pilot, in the worst coordinate.
 
     The limit is a little wider than the pilot: by the distance between its outermost outputs.
     """
@@ -167,18 +167,18 @@ def outside_of(pilot: Floats) -> Callable[[Floats], npt.NDArray[np.bool_]]:
 @final
 @attrs.frozen(eq=False)
 class LinePlan:
-    """Where a line is cut, decided on the pilot outputs alone."""
+    """Cuts of a line, decided on the pilot outputs alone."""
 
     edges: Floats
-    """Ascending; none if the pilot shows no difference."""
+    """Edges of the bins, ascending; none if the pilot shows no difference."""
     promise: float = 0.0
     """The lower bound that the pilot predicts; it is not itself a bound."""
     above: bool = True
-    """Of a threshold test: whether the event lies above the edge."""
+    """Whether the event of a threshold test lies above the edge."""
 
     @property
     def n_bins(self) -> int:
-        """At least 2 are paid for, so that the reach of a test does not depend on the outputs."""
+        """Number of bins paid for, at least 2: the reach of a test does not depend on outputs."""
         return max(2, len(self.edges) + 1)
 
 
@@ -328,17 +328,17 @@ LineTest = RenyiTest | ThresholdTest
 
 
 class Aggregation(NamedTuple):
-    """How the numbers of the slices become the number of the claim; it grows with each of them."""
+    """Rule that makes the slices' numbers the claim's number; it grows with each of them."""
 
     words: str
     weights: Floats
     of: Callable[[Floats], float]
     failure_probability: float = 0.0
-    """Of the event that the aggregate of true numbers is above the claimed number."""
+    """Probability that the aggregate of true numbers is above the claimed number."""
 
 
 _ALONE: Final = Aggregation("", np.ones(1), lambda values: float(values[0]))
-"""Of a single line."""
+"""Aggregation of a single line."""
 
 
 def mean_over(weights: Floats) -> Aggregation:

@@ -49,7 +49,7 @@ class Interval:
 @final
 @attrs.frozen(kw_only=True)
 class Inference:
-    """How often an attack names the secret of an output, among some secrets and under a prior."""
+    """Success of an attack that names the secret of an output, among some and under a prior."""
 
     attack: Attack
     prior: str
@@ -63,10 +63,10 @@ class Inference:
     advantage: Interval
     """Accuracy less the largest share of the prior, which is known."""
     confidence: float
-    """Of each interval alone."""
+    """Confidence of each interval alone."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The result as JSON values."""
         return json_values(self)
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ def infer_secrets(
     seed: int,
     confidence: float,
 ) -> tuple[Inference, ...]:
-    """Both attacks, on every pair and on all secrets, under the natural and the balanced prior.
+    """Attack every pair and all secrets in two ways, under the natural and the balanced prior.
 
     `outputs` are in scaled coordinates, by secret; `confidence` is that of each interval alone. The
     likelihood-ratio attack uses fewer outputs if the distributions have very many atoms. Noise with

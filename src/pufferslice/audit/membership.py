@@ -29,13 +29,13 @@ LOW_RATES: Final = (0.001, 0.01)
 """False-positive rates at which an attack matters: few accusations, nearly all right."""
 
 _BISECTIONS: Final = 60
-"""Enough to halve the unit interval down to the spacing of floats."""
+"""Number of bisections that reach the spacing of floats in the unit interval."""
 
 FEWEST_SHADOWS: Final = 2
 """Shadow models with a record, and without; fewer have no variance."""
 
 _LEAST_SHARE: Final = 1e-12
-"""The variance of one record is at least this share of the pooled one."""
+"""Least variance of one record, as a share of the pooled one."""
 
 Flags = npt.NDArray[np.bool_]
 Spread = Literal["pooled", "per_record"]
@@ -47,9 +47,9 @@ class LowRate:
     """The share of members found at a low false-positive rate."""
 
     false_positive_rate: float
-    """Of all non-members at most this share is above the threshold."""
+    """Largest share of all non-members above the threshold."""
     threshold: float
-    """Records with a greater score count as members; chosen from the non-members alone."""
+    """Score above which records count as members; chosen from the non-members alone."""
     true_positive_rate: Interval
     """Share of members above the threshold, with its Clopper-Pearson interval."""
 
@@ -57,7 +57,7 @@ class LowRate:
 @final
 @attrs.frozen(kw_only=True)
 class MembershipAudit:
-    """How well an attack tells members from non-members of one model.
+    """Success of an attack that tells members from non-members of one model.
 
     Guarantee: the intervals and the false-positive rates hold all at once, with `confidence`.
     """
@@ -78,7 +78,7 @@ class MembershipAudit:
         return self.roc_auc.low > 0.5 or any(rates)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The result as JSON values."""
         return json_values(self)
 
     def __str__(self) -> str:
@@ -228,7 +228,7 @@ def locked_flags(flags: npt.ArrayLike) -> Flags:
 
 
 def check_alike(scores: Floats, members: Flags) -> None:
-    """Every score has its flag."""
+    """Raise unless every score has its flag."""
     if members.shape != scores.shape:
         raise ArgumentError(
             f"members must have shape {scores.shape}, as the scores have; got {members.shape}"
@@ -263,7 +263,7 @@ def _low_rate(inside: Floats, outside: Floats, rate: float, share: float) -> Low
 
 
 def _auc(inside: Floats, outside: Floats) -> float:
-    """Counted in integers, twice the pairs, so that ties by half are exact."""
+    """AUC from integers, twice the pairs, so that ties by half are exact."""
     below = np.searchsorted(outside, inside, side="left")
     not_above = np.searchsorted(outside, inside, side="right")
     twice = int(below.sum()) + int(not_above.sum())
@@ -296,9 +296,9 @@ class ShadowModels:
     """Scores of the records under shadow models, and which records each model was trained on."""
 
     scores: Floats = attrs.field(converter=locked, eq=same)
-    """Shape (n_models, n_records)."""
+    """Scores of the records, shape (n_models, n_records)."""
     members: Flags = attrs.field(converter=locked_flags, eq=same)
-    """Shape (n_models, n_records): whether the model was trained on the record."""
+    """Whether each model was trained on the record, shape (n_models, n_records)."""
 
     def __attrs_post_init__(self) -> None:
         if self.scores.ndim != 2 or not self.scores.size:
@@ -311,12 +311,12 @@ class ShadowModels:
 
     @property
     def n_models(self) -> int:
-        """How many shadow models there are."""
+        """Number of shadow models."""
         return len(self.scores)
 
     @property
     def n_records(self) -> int:
-        """How many records they scored."""
+        """Number of records that they scored."""
         return int(self.scores.shape[1])
 
     def __repr__(self) -> str:

@@ -26,10 +26,10 @@ from pufferslice.sensitivity.profiles import project
 from pufferslice.sensitivity.whitening import Shape
 
 MOST_AXES: Final = 64
-"""Of outputs with more coordinates than this only some are tested."""
+"""Most coordinates of which all are tested; of more only some are."""
 
 _PILOT_PER_AXIS: Final = 10
-"""With fewer outputs than this per coordinate a sample covariance is mostly chance."""
+"""Outputs per coordinate below which a sample covariance is mostly chance."""
 _SINGULAR: Final = 1e-12
 """Eigenvalues below this share of the largest are raised to it."""
 

@@ -34,7 +34,7 @@ from pufferslice.learning import TrainingPlan
 from pufferslice.sensitivity.concentration import clopper_pearson
 
 _MOST_RECORDS: Final = 2**40
-"""Beyond, seeing records directly says no more than the model does."""
+"""Largest number of records to compare with; as many tell nearly any two shares apart."""
 _FEWEST: Final = 2
 
 
@@ -67,7 +67,7 @@ class Probes:
             raise ArgumentError("from_second must mark some probes and not all: both worlds count")
 
     def log_probabilities(self, released: Floats) -> Floats:
-        """What models released, as shape (n_models, n_probes, n_classes), normalised."""
+        """Normalised log-probabilities of models, shape (n_models, n_probes, n_classes)."""
         wanted = len(self.labels) * self.n_classes
         if released.ndim != 2 or released.shape[1] != wanted:
             raise ArgumentError(
@@ -82,7 +82,7 @@ class Probes:
 @final
 @attrs.frozen(kw_only=True)
 class PropertyAttack:
-    """How often one attack names the world of a model, both worlds equally often."""
+    """Success of one attack that names the world of a model, both worlds equally often."""
 
     attack: str
     accuracy: Interval
@@ -94,7 +94,7 @@ class PropertyAttack:
 @final
 @attrs.frozen(kw_only=True)
 class PropertyAudit:
-    """What attacks find out about the world of a model, beside what the plan allows.
+    """Success of attacks on the world of a model, beside what the plan allows.
 
     Guarantee: all intervals hold at once with `confidence`, if runs are independent.
     """
@@ -106,11 +106,11 @@ class PropertyAudit:
     """Models of each world that are attacked."""
     attacks: tuple[PropertyAttack, ...]
     verdict: Verdict
-    """Of the strongest attack on the plan's bound."""
+    """Verdict of the strongest attack on the plan's bound."""
     confidence: float
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The result as JSON values."""
         return json_values(self) | {"verdict": self.verdict.to_json()}
 
     def __str__(self) -> str:
@@ -293,7 +293,7 @@ def records_leaked(accuracy: float, shares: tuple[float, float]) -> int:
 
 
 def _loss_guesses(models: Floats, shadows: list[Floats], probes: Probes) -> npt.NDArray[np.bool_]:
-    """Second world where the difference of the losses on the two kinds of probes is beyond a cut.
+    """Guess the second world where the losses on the two kinds of probes differ beyond a cut.
 
     Cut and side are those with the most right guesses among the shadow models.
     """
@@ -317,14 +317,14 @@ def _loss_guesses(models: Floats, shadows: list[Floats], probes: Probes) -> npt.
 def _divergence_guesses(
     models: Floats, shadows: list[Floats], probes: Probes
 ) -> npt.NDArray[np.bool_]:
-    """Second world where, of pairs of shadow models, mostly the second one is closer.
+    """Guess the second world where, of pairs of shadow models, mostly the second is closer.
 
     Closer by the mean Kullback-Leibler divergence over all probes.
     """
     del probes
 
     def divergences(asked: Floats) -> Floats:
-        """From each shadow model to each attacked one, shape (n_models, n_shadows)."""
+        """Divergences from each shadow model to each attacked one, shape (n_models, n_shadows)."""
         chances = np.exp(asked)
         agreement = (chances * asked).sum(axis=(1, 2))
         cross = np.einsum("spc,mpc->ms", chances, models, optimize=True)

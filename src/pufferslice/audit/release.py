@@ -90,7 +90,7 @@ LARGEST_RATIO: Final = 2**18
 """Largest distance from the centre in noise standard deviations: integers of 64 bits."""
 
 _SPHERE_CAP: Final = 8.0
-"""Divergences along drawn directions are capped at this many times the claim."""
+"""Cap of divergences along drawn directions, in multiples of the claim."""
 
 STATED: Final = "the mean difference over the stated covariance"
 RATIO: Final = "the likelihood ratio"
@@ -99,14 +99,14 @@ _MOST_RATIOS: Final = 2**23
 """Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
 
 _NOISE_PARTS: Final = 1000
-"""One of these parts of the failure probability is for the stated noise. Its test is tight, so it
+"""Parts of the failure probability, of which one is for the stated noise. Its test is tight, so it
 would use all that it gets, while bounds on divergences stay far below the truth."""
 
 _SHUFFLE: Final = 2**31
 _DIRECTIONS: Final = _SHUFFLE + 1
 """Seeds of their own: the streams of the distributions are numbered from 0."""
 _N_DIRECTIONS: Final = 1_000
-"""How many directions are drawn to test a claim along the whole sphere."""
+"""Number of directions that are drawn to test a claim along the whole sphere."""
 
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
@@ -122,11 +122,11 @@ class Outputs:
     certificate: str
     """Digest of the certificate of the mechanism."""
     values: Mapping[str, Mapping[str, Floats]]
-    """By prior and secret, in scaled coordinates, shape (n, dim)."""
+    """Outputs by prior and secret, in scaled coordinates, shape (n, dim)."""
 
     @property
     def n_outputs(self) -> int:
-        """Under the secret that has fewest."""
+        """Number of outputs under the secret that has fewest."""
         return min(len(array) for secrets in self.values.values() for array in secrets.values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -244,7 +244,7 @@ def supplied_outputs(
 
 
 def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
-    """The certificate is of a release of this scenario."""
+    """Raise unless the certificate is of a release of this scenario."""
     if certificate.workflow != "release":
         raise ArgumentError(
             "this certificate is of a training run, which has no distributions to draw from; "
@@ -305,9 +305,9 @@ class Audit:
     certificate: str
     """Digest of the certificate."""
     confidence: float
-    """Of all verdicts together."""
+    """Confidence of all verdicts together."""
     n_outputs: int
-    """Under each secret, the fewest."""
+    """Number of outputs under each secret, the fewest."""
     verdicts: tuple[Verdict, ...]
     inferences: tuple[Inference, ...]
     """Attacks on the secret itself; they refute nothing by themselves."""
@@ -316,12 +316,12 @@ class Audit:
 
     @property
     def refuted(self) -> bool:
-        """Whether any claim is."""
+        """Whether any claim is refuted."""
         return any(verdict.refuted for verdict in self.verdicts)
 
     @property
     def best_inferences(self) -> list[Inference]:
-        """By attack and kind of prior, the pair or set of secrets with the largest advantage."""
+        """Pair or set of secrets with the largest advantage, by attack and kind of prior."""
         best: dict[tuple[str, str], Inference] = {}
         for inference in self.inferences:
             key = (inference.attack, inference.prior_kind)
@@ -371,7 +371,7 @@ class _Question(NamedTuple):
     test: LineTest
     claimed: Claimed
     aggregation: Callable[[float, int], Aggregation] | None = None
-    """From a failure probability and the number of comparisons; None along the best line."""
+    """Aggregation from a failure probability and a number of comparisons; None on the best line."""
 
 
 def audit_release(
@@ -415,7 +415,7 @@ def audit_outputs(
     seed: int,
     progress: Progress = silent,
 ) -> Audit:
-    """As `audit_release`, on available outputs; see `supplied_outputs`.
+    """Audit available outputs as `audit_release` does; see `supplied_outputs`.
 
     Needs: independent outputs of the mechanism that is to be audited.
     """
@@ -550,7 +550,7 @@ def _main_question(claim: Claim, profile: Profile | None) -> _Question:
 def _approximate_question(
     words: str, notion: str, epsilon: float, delta: float, profile: Profile | None
 ) -> _Question:
-    """Of the whole output delta; over the slices the mean of deltas if joint, else of epsilons."""
+    """Test delta of the whole output; over slices the mean of deltas if joint, else epsilons."""
     mean = None if profile is None else mean_over(profile.weights)
     aggregation = None if mean is None else lambda *_: mean
     if mean is not None and notion != "joint":

@@ -61,7 +61,7 @@ DEFAULT_BLOCK: Final = 50
 @final
 @attrs.frozen(kw_only=True)
 class TrainingRuns:
-    """Which training is repeated, under which plan, and how often in each of two worlds.
+    """Training that is repeated under a plan, and how often in each of two worlds.
 
     `worker` names a function as `module:function`. It is called as `function(world, plan)`, trains
     once in that world, and returns the numbers that it releases: weights, some of them, or
@@ -72,7 +72,7 @@ class TrainingRuns:
     worker: str
     plan: TrainingPlan
     n_runs: int
-    """In each world, fixed before the first run: adding runs after a look at them is not sound."""
+    """Number of runs in each world, fixed before the first: adding some after a look is unsound."""
     worlds: tuple[str, str] = attrs.field(default=("first", "second"), converter=tuple)
     """Names of the two worlds of the secret."""
     block: int = DEFAULT_BLOCK
@@ -137,7 +137,7 @@ def train_repeatedly(
     n_processes: int | None = None,
     progress: Progress = silent,
 ) -> tuple[Floats, Floats]:
-    """What the runs released in the first and in the second world, shape (n_runs, dim) each.
+    """Train in both worlds and return what was released, shape (n_runs, dim) for each world.
 
     The folder is created if needed, and serves one call at a time. If it holds blocks of the same
     runs, only the missing ones are run; if it belongs to other runs, or to other `settings` of the
@@ -222,7 +222,7 @@ def _finished(
 
 
 _stop: Event | None = None
-"""In a process of the pool: set when the remaining runs are no longer wanted."""
+"""Event in a process of the pool: set when the remaining runs are no longer wanted."""
 
 
 def _begin(stop: Event) -> None:
@@ -241,7 +241,7 @@ def _begin(stop: Event) -> None:
 
 
 def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
-    """In a process of the pool: one block, or its beginning if it is no longer wanted."""
+    """Train one block in a process of the pool, or its beginning if it is no longer wanted."""
     try:
         train = resolve_name(runs.worker)
     except (ImportError, AttributeError) as error:

@@ -81,15 +81,15 @@ class Verdict:
     claim: str
     """The claim in words, as `(4, 1)-Joint-SRPP`."""
     quantity: Quantity
-    """Which of its numbers is tested; `guess`: the share of right guesses between two secrets."""
+    """Tested number of the claim; `guess`: the share of right guesses between two secrets."""
     claimed: float
     """The claimed number: the mechanism should stay at or below it."""
     statistic: str
-    """What was estimated."""
+    """Name of the estimated number."""
     lower_bound: float
-    """At least this is true of the mechanism, with `confidence`; never below 0."""
+    """Lower bound on the number of the mechanism, with `confidence`; never below 0."""
     confidence: float
-    """Of this verdict alone; several verdicts of one audit share the audit's confidence."""
+    """Confidence of this verdict alone; the verdicts of one audit share the audit's confidence."""
     refutable_below: float
     """The largest lower bound that these numbers of outputs can give, whatever they are."""
     n_outputs: int
@@ -97,7 +97,7 @@ class Verdict:
     pair: tuple[str, str]
     """The two secrets or worlds, in the order of the divergence: the first from the second."""
     prior: str
-    """Under which prior."""
+    """Name of the prior."""
     line: str
     """The slice, axis or projection with the largest bound."""
 
@@ -119,13 +119,13 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """One of three; a claim out of reach was not tested at all."""
+        """Outcome, one of three; a claim out of reach was not tested at all."""
         if self.refuted:
             return "refuted"
         return "not refuted" if self.in_reach else "out of reach"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, the outcome included."""
+        """The verdict as JSON values, the outcome included."""
         return json_values(self) | {
             "refuted": self.refuted,
             "outcome": self.outcome,

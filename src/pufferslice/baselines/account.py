@@ -42,21 +42,21 @@ from pufferslice.learning.plan import check_n_steps, delta_left
 
 _ANY_NORM: Final = 1.0
 _SMALLEST_DELTA: Final = 1e-14
-"""Of one record in a group; loss distributions drop smaller probabilities."""
+"""Smallest delta of one record in a group; loss distributions drop smaller probabilities."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class Run:
-    """What is known about a run before its noise."""
+    """Facts about a run before its noise."""
 
     differing: DifferingRecords
     sampling: SamplingDesign
     n_steps: int
     order: float = attrs.field(converter=plain_float)
     delta: float | None = None
-    """Of the (epsilon, delta) beside the Rényi numbers. Required if more records may differ than
-    `differing` lists: then every epsilon of an account is one at this delta."""
+    """Delta of the (epsilon, delta) beside the Rényi numbers. Required if more records may differ
+    than `differing` lists: then every epsilon of an account is one at this delta."""
 
     def __attrs_post_init__(self) -> None:
         check_n_steps(self.n_steps)
@@ -105,7 +105,7 @@ class Account:
 
 
 def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
-    """For each accountant the smallest multiplier that meets `epsilon`, or why there is none."""
+    """Smallest multiplier that meets `epsilon` for each accountant, or why there is none."""
 
     def multiplier(accountant: Accountant) -> float:
         if run.tail_delta is None:
@@ -127,7 +127,7 @@ def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
 
 
 def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account | str]:
-    """For each accountant the cost of `noise_multiplier`, or why it does not apply."""
+    """Cost of `noise_multiplier` for each accountant, or why it does not apply."""
     return {
         accountant.name: _account(run, accountant, lambda _: noise_multiplier)
         for accountant in ACCOUNTANTS

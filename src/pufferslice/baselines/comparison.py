@@ -74,7 +74,7 @@ class Row:
     guess: float | None
     """Upper bound on right guesses between two protected secrets; None where none is known."""
     seconds: float
-    """From the distributions to the noise."""
+    """Time from the distributions to the noise."""
     peak_bytes: int
     """Peak memory of Python and its arrays, above that before the call."""
     note: str = ""
@@ -142,7 +142,7 @@ BASELINES: Final = (
 """Names of the other mechanisms in tables and pictures."""
 
 SINKHORN: Final = SinkhornSettings(regularisation=0.1, tolerance=1e-4)
-"""The default; the regularisation is in scaled units."""
+"""Default settings; the regularisation is in scaled units."""
 
 UNSLICED: Final = "unsliced, couplings"
 """Name of our unsliced form with isotropic noise in tables and pictures."""
@@ -161,7 +161,7 @@ _SMALL_SAMPLES: Final = ((0.0, 0.0, 1.0), (0.0, 1.0, 1.0), (0.0, 1.0))
 _REFUSALS: Final = (ArgumentError, CalibrationError, MissingExtraError)
 
 NoiseAt = Callable[[Guarantee], float]
-"""From an unsliced target to the standard deviation of the noise."""
+"""Function from an unsliced target to the standard deviation of the noise."""
 
 
 @final
@@ -170,12 +170,12 @@ class Settings:
     """Settings of the mechanisms that have any, and the largest problem to solve."""
 
     q: float = 1.0
-    """Of DAGWM, at least 1; 1 needs the least noise."""
+    """Parameter of DAGWM, at least 1; 1 needs the least noise."""
     sinkhorn: SinkhornSettings = SINKHORN
     group_sensitivity: float | None = None
-    """How far one group can move the query, in scaled units; None: the width of the range."""
+    """Largest move of the query by one group, in scaled units; None: the width of the range."""
     largest_table: int = 5_000**2
-    """Mechanisms that use all distances are left out if a pair has more than these."""
+    """Most distances of a pair for mechanisms that use all of them; beyond, they are left out."""
 
     def __attrs_post_init__(self) -> None:
         check_at_least(1, q=self.q)
@@ -401,7 +401,7 @@ class _Baseline(NamedTuple):
 def _baselines(
     scenario: Scenario, settings: Settings, largest_dagwm: int
 ) -> dict[str, Callable[[], _Baseline]]:
-    """By name; each computes what does not depend on epsilon, or refuses."""
+    """Baselines by name; each computes what does not depend on epsilon, or refuses."""
     couples = couples_of(scenario)
 
     def gwm() -> _Baseline:

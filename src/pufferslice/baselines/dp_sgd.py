@@ -24,8 +24,9 @@ _MOST_POINTS: Final = 2**17
 _NEGLIGIBLE: Final = 1e-8
 _MOST_COUNTS: Final = 64
 _FOURIER_ERROR: Final = 2.0**-50
-"""Added to delta for every step: distributions are composed by a Fourier transform, whose rounding
-(measured: 1e-17 for every step) is not pessimistic, and would matter where delta is about 1e-12."""
+"""Error added to delta for every step: distributions are composed by a Fourier transform, whose
+rounding (measured: 1e-17 for every step) is not pessimistic, and would matter where delta is about
+1e-12."""
 
 
 @final

@@ -21,9 +21,9 @@ from pufferslice.errors import ArgumentError
 from pufferslice.scenario.templates import state_counts, stationary
 
 _EPSILONS: Final = (1e-6, 100.0)
-"""Beyond these ends nobody compares noise, and numbers overflow."""
+"""Ends of the range of epsilon: beyond them nobody compares noise, and numbers overflow."""
 _NEXT_TO_NONE: Final = 1e-9
-"""Counts differ by 1 or more: this much noise hides nothing."""
+"""Noise that hides nothing, because counts differ by 1 or more."""
 
 
 @final
@@ -45,7 +45,7 @@ class MarkovNoise:
 def markov_noise(
     transition: npt.ArrayLike, *, length: int, epsilon: float, delta: float
 ) -> MarkovNoise:
-    """What each mechanism adds to the count of state 1 over `length` steps of a stationary chain.
+    """Noise of each mechanism on the count of state 1 over `length` steps of a stationary chain.
 
     Every position is protected. For comparison only: `Scenario.from_markov_chain` certifies.
 

@@ -29,34 +29,34 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
 
 Mask = npt.NDArray[np.uint8]
-"""Which entries are admitted, one byte each."""
+"""Flags of the admitted entries, one byte each."""
 
 _TABLES: Final = 1.25
 """Tables of distances: the distances, and two masks of one byte each."""
 _CHECKED_EVERY: Final = 32
 _ROUNDING: Final = 1e-9
 _FAINT: Final = 1e-250
-"""A sum of scaled weights below this is computed again, scaled by its own largest."""
+"""Sum of scaled weights below which it is computed again, scaled by its own largest."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SinkhornSettings:
-    """How the regularised distance is computed; every setting changes the answer."""
+    """Settings of the regularised distance; every one changes the answer."""
 
     regularisation: float
     """Weight of the entropy, in the unit of the distances."""
     tolerance: float
     """Largest sum of absolute marginal errors at which a coupling counts as one."""
     n_thresholds: int = 32
-    """Equal steps above the largest nearest-neighbour distance, up to the largest distance.
+    """Number of equal steps from the largest nearest-neighbour distance up to the largest distance.
 
     At that lowest distance some atoms have only one partner, and scaling hardly converges.
     """
     max_iterations: int = 20_000
     """Iterations for one threshold; more are an error."""
     thresholds: tuple[float, ...] = attrs.field(default=(), converter=tuple)
-    """These thresholds instead of the grid."""
+    """Thresholds instead of the grid."""
 
     def __attrs_post_init__(self) -> None:
         check_above(0, regularisation=self.regularisation, tolerance=self.tolerance)
@@ -80,7 +80,7 @@ class SinkhornEstimate:
     marginal_violation: float
     """Sum of absolute errors of the marginal that is not exact."""
     n_iterations: int
-    """Over all thresholds."""
+    """Number of iterations over all thresholds."""
 
 
 @final
@@ -98,7 +98,7 @@ class SinkhornNoise:
 
     @property
     def gap(self) -> float:
-        """How far the estimate is above the exact sensitivity; negative: too little noise."""
+        """Estimate less the exact sensitivity; negative: too little noise."""
         return self.sensitivity - self.exact_sensitivity
 
 
@@ -215,7 +215,7 @@ def _is_overfull(by_row: Mask, weights: tuple[Floats, Floats], rows: Floats) -> 
 
 
 def _log_sums(mask: Mask, transposed: Mask, logs: Floats) -> Floats:
-    """For each column of `mask`, ln of the sum of exp(logs) over the rows it admits."""
+    """Log of the sum of exp(logs) over the rows that each column of `mask` admits."""
     top = float(logs.max())
     sums = _masked_sums(mask, np.exp(logs - top))
     faint = np.flatnonzero(sums < _FAINT)
@@ -238,7 +238,7 @@ def _masked_sums(mask: Mask, weights: Floats) -> Floats:
 
 
 def _thresholds(distances: Floats, settings: SinkhornSettings) -> list[float]:
-    """One from the lower quarter, which may rule out many above it; then from the top down."""
+    """Order of thresholds: one of the lower quarter, which may rule out many, then from the top."""
     low = float(max(distances.min(axis=1).max(), distances.min(axis=0).max()))
     grid = np.linspace(low, float(distances.max()), settings.n_thresholds + 1)[1:]
     ascending = sorted({float(t) for t in settings.thresholds or grid})

@@ -29,13 +29,13 @@ from pufferslice.sensitivity.profiles import Profile, check_profile, project
 
 _FLOAT_BYTES: Final = 8
 _PATIENCE: Final = 6
-"""Failed limits before every other one is found by bisection."""
+"""Number of failed limits before every other one is found by bisection."""
 _MEMINFO: Final = Path("/proc/meminfo")
 _MOST_ROUNDS: Final = 100_000
 _MARGINAL_ERROR: Final = 1e-9
 _MOST_PIVOTS: Final = 10**9
 _LARGEST_TOTAL: Final = 2**53
-"""Larger integers are not floats."""
+"""Largest total, because larger integers are not floats."""
 
 
 def w_infinity(first: FiniteDistribution, second: FiniteDistribution) -> float:
@@ -55,7 +55,7 @@ def w_infinity(first: FiniteDistribution, second: FiniteDistribution) -> float:
 
 
 def least_limit(distances: Floats, first: FiniteDistribution, second: FiniteDistribution) -> float:
-    """As `w_infinity`, from a table of distances.
+    """Compute W-infinity from a table of distances.
 
     All mass of an atom moves at least to its nearest neighbour, so the largest nearest-neighbour
     distance is a lower bound, and very often the answer. If no coupling fits, the atoms whose mass
@@ -246,7 +246,7 @@ def masses(first: FiniteDistribution, second: FiniteDistribution) -> tuple[Integ
 
 
 def check_pair(first: FiniteDistribution, second: FiniteDistribution, n_tables: float) -> None:
-    """Both distributions have one dimension, and `n_tables` tables of distances fit in memory."""
+    """Raise unless both have one dimension, and `n_tables` tables of distances fit in memory."""
     if first.dim != second.dim:
         raise ArgumentError(
             f"both distributions must have one dimension, got {first.dim} and {second.dim}"
@@ -330,7 +330,7 @@ def _find_levels(
     order: Integers,
     bounds: Integers,
 ) -> bool:
-    """Breadth first from the rows with supply; whether a column with demand was reached.
+    """Search breadth first from the rows with supply; whether it reached a column with demand.
 
     `order` lists the columns as they are reached, `bounds` where each level starts and ends. A
     reached column leaves the list of the others, so every entry is read at most once.
@@ -433,7 +433,7 @@ def _push(
 
 @kernel
 def _nearest_outside(distances: Floats, row_levels: Integers, column_levels: Integers) -> Floats:
-    """For each column that was not reached, its least distance to a reached row; else infinite."""
+    """Least distance of each column that was not reached to a reached row; else infinite."""
     nearest = np.full(distances.shape[1], np.inf)
     for row in range(len(row_levels)):
         if row_levels[row] >= 0:

@@ -76,12 +76,12 @@ def shift_noise_std(sensitivity: float, target: Guarantee) -> float:
 
 
 def check_unsliced(target: Guarantee) -> None:
-    """The target is unsliced: these mechanisms protect the whole output."""
+    """Raise unless the target is unsliced: these mechanisms protect the whole output."""
     check_one_of(("unsliced",), notion=target.notion)
 
 
 def check_couples(couples: Sequence[DistributionCouple]) -> None:
-    """There is at least one instance, and its distributions have finitely many atoms."""
+    """Raise unless there is an instance, and its distributions have finitely many atoms."""
     if not couples:
         raise ArgumentError("couples must hold at least one pair of distributions, got none")
     for distribution in itertools.chain(*couples):
@@ -96,7 +96,7 @@ def check_couples(couples: Sequence[DistributionCouple]) -> None:
 def group_sensitivity(
     record_widths: Floats, *, divisors: Floats, scales: Floats, group_sizes: Sequence[int]
 ) -> float:
-    r"""How far replacing all rows of one group can move means, rates, totals and counts.
+    r"""Largest move of means, rates, totals and counts if all rows of one group are replaced.
 
     $$\Delta = \max_k n_k \, \Big\| \Big( \frac{w_j}{D_j s_j} \Big)_j \Big\|$$
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a run costs: four accountants, in one noise space.
+r"""Cost of a run: four accountants, in one noise space.
 
 Noise of standard deviation z C is added to the *sum* of per-example gradients clipped at norm C;
 z is the noise multiplier, and nothing here depends on C. Replacing K records of a batch moves the
@@ -36,7 +36,7 @@ from pufferslice.learning.sampling import Poisson, SamplingDesign, WithoutReplac
 
 SMALLEST_MULTIPLIER: Final = 1e-100
 LARGEST_MULTIPLIER: Final = 1e100
-"""Noise multipliers outside this range are refused: their costs would overflow or underflow."""
+"""Ends of the range of noise multipliers: beyond them costs would overflow or underflow."""
 
 _WHOLE_RUN: Final = (
     "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every profile, "
@@ -48,19 +48,19 @@ _LARGEST_COST: Final = 1e290
 _ELEMENTS: Final = 2**15
 """Floats in one temporary array, so that it fits the cache."""
 _MANY_ELEMENTS: Final = 2**18
-"""The same for distributions that are summed over together."""
+"""Floats in one temporary array of distributions that are summed over together."""
 _CEILING_NODES: Final = 32
 """Counts at which log moments are computed, to bound amplified costs that do not matter."""
 _FEW_TRIALS: Final = 64
-"""Moments of fewer trials are sums over all counts."""
+"""Number of trials below which moments are sums over all counts."""
 _LEAST_SCALE: Final = 1e-100
-"""Squares of smaller scales underflow."""
+"""Smallest scale whose square does not underflow."""
 
 
 @final
 @attrs.frozen
 class WorstCase:
-    """Every batch costs as much as if it held the most differing records that it can hold.
+    """Cost of a run whose every batch holds as many differing records as it can hold.
 
     Source: thm:HUC_SRPP_SGD.
     """
@@ -188,14 +188,14 @@ class Amplified:
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified
 
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = (WorstCase(), MeanSquare(), LogMoment(), Amplified())
-"""All of them, from the most to the least noise."""
+"""Accountants, from the most to the least noise."""
 
 ACCOUNTANT_NAMES: Final = tuple(accountant.name for accountant in ACCOUNTANTS)
-"""What files call an accountant."""
+"""Names of the accountants in files."""
 
 
 def certifies_up_to_delta(accountant: Accountant) -> str:
-    """What a run by an accountant certifies as (epsilon, delta)."""
+    """Statement that a run by an accountant certifies as (epsilon, delta)."""
     return _APPROXIMATE_RUN + accountant.certifies.removeprefix(_WHOLE_RUN)
 
 

@@ -33,29 +33,29 @@ from pufferslice.errors import CalibrationError
 from pufferslice.learning.sampling import Poisson, binomial_windows
 
 SMALLEST_ORDER: Final = 1.001
-"""Nearer to 1 the rounding of the integrand, divided by order - 1, could exceed RELATIVE_ERROR."""
+"""Order below which the rounding of the integrand over order - 1 could exceed RELATIVE_ERROR."""
 
 RELATIVE_ERROR: Final = 2.0**-38
-"""Added to every cost, far above the rounding error of the sums: the result is an upper bound."""
+"""Share added to every cost, far above the rounding of the sums: the result is an upper bound."""
 
 _LOG_PRECISION: Final = 40.0
 """The E of the lattice error for costs of order one; small costs need more."""
 _NEGLIGIBLE: Final = 60.0
-"""Summands this many nats below the largest are left out; a billion of them are below rounding."""
+"""Nats below the largest at which summands are left out; a billion of them are below rounding."""
 _DENSE_POINTS: Final = 512
-"""Longer lattices are searched for the part that matters."""
+"""Points of a lattice beyond which it is searched for the part that matters."""
 _BLOCK: Final = 8
 """Lattice points in the smallest block of the search; also the number of parts of a split block."""
 _HUGE: Final = 2.0**36
-"""Larger exponents are bounded in closed form: no digit of the lattice sum would be right."""
+"""Exponent above which a closed form is the bound: no digit of the lattice sum would be right."""
 _SMALLEST_SHIFT: Final = 1e-140
-"""Squares of smaller mean shifts, in units of the noise, underflow."""
+"""Smallest mean shift, in units of the noise, whose square does not underflow."""
 _ELEMENTS: Final = 2**15
 """Floats in one temporary array, so that it fits the cache."""
 _LARGEST_SPREAD: Final = 50.0
 """Expected draws by which counts that share a lattice may differ."""
 _MOST_TOGETHER: Final = 512
-"""Counts that share a lattice."""
+"""Most counts that share a lattice."""
 _STRETCH: Final = 512
 """Lattice points that are summed at once for all of them."""
 _LARGEST_PRODUCT: Final = 2**22
@@ -63,7 +63,7 @@ _LARGEST_PRODUCT: Final = 2**22
 _LARGEST_RATIO: Final = 200.0
 """Largest log ratio of weights that are multiplied by the same exponentials."""
 _ROUNDINGS: Final = 2.0**-50
-"""More than the relative rounding error of the exponents in a value of the integrand.
+"""Bound on the relative rounding error of the exponents in a value of the integrand.
 
 For the summand that matters, the log of its weight is at most the log of the sum and its tilt.
 """
@@ -180,9 +180,9 @@ class _Lattice(NamedTuple):
     step: float
     n_points: int
     log_error: float
-    """Of the sum, relative to the integral of P^order Q^(1 - order)."""
+    """Log of the error of the sum, relative to the integral of P^order Q^(1 - order)."""
     slope: float
-    """By how much the log of the integrand falls per unit, at least, beyond the last point."""
+    """Least fall of the log of the integrand per unit beyond the last point."""
 
     def with_errors(self, log_sum: Floats, log_bound_at_end: Floats) -> Floats:
         """The log of the sum times the step, plus its bounded errors: the tail, and the lattice."""
@@ -200,7 +200,7 @@ class _Values(NamedTuple):
     log_rising: Floats
     """The convex part of `log_bound`: order ln A(t)."""
     slope: Floats
-    """Of the rest of `log_bound`, which is concave."""
+    """Slope of the rest of `log_bound`, which is concave."""
 
 
 def _log_bound(order: float, log_weights: Floats, multiplier: float) -> float:
@@ -342,7 +342,7 @@ class _Terms(NamedTuple):
     counts: Floats
 
     def that_matter(self, least: Floats, most: Floats) -> "_Terms":
-        """Those that can matter at any tilt between two.
+        """Keep the summands that can matter at any tilt between two.
 
         Summands are log-concave in the count, and more tilt favours higher counts.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How per-example gradients are clipped, and how noise is allocated to layers."""
+"""Clipping of per-example gradients, and allocation of noise to layers."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Allocation = Literal["equal", "least_noise"]
 @final
 @attrs.frozen(kw_only=True)
 class FlatClipping:
-    """Every per-example gradient is clipped as one vector, to one norm."""
+    """Clipping of every per-example gradient as one vector, to one norm."""
 
     kind: ClassVar[str] = "flat"
 
@@ -45,7 +45,7 @@ class FlatClipping:
 @final
 @attrs.frozen(kw_only=True)
 class LayerClipping:
-    r"""The gradient of each layer is clipped to the norm of the layer and gets separate noise.
+    r"""Clipping of the gradient of each layer to the norm of the layer, with separate noise.
 
     With noise multipliers $z_\ell$ a step costs what a single layer costs at
     $z = (\sum_\ell z_\ell^{-2})^{-1/2}$, the effective multiplier, in full dimension.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many records the secret changes: the distribution of D under one coupling.
+"""Number of records that the secret changes: the distribution of D under one coupling.
 
 The secret enters the accounting only through D, the number of records at which two coupled datasets
 of the same length differ. Independent records with distributions p and q differ with probability
@@ -34,7 +34,7 @@ from pufferslice.learning.worlds import differing_rows
 from pufferslice.scenario.distributions import GaussianDistribution
 
 ROUNDING_SLACK: Final = 2.0**-49
-"""More than the absolute rounding error of a sum of four normal probabilities, or of one erf."""
+"""Bound on the absolute rounding error of a sum of four normal probabilities, or of one erf."""
 
 _FIELDS: Final = {
     "listed": ("counts", "log_probabilities", "is_fixed_set", "origin"),
@@ -45,12 +45,12 @@ _FIELDS: Final = {
 _TAIL_FIELDS: Final = ("excess_probability", "failure_probability")
 """Further keys of a listed distribution; absent where nothing is left out."""
 _TAIL_ROUNDING: Final = 1e-12
-"""More than the relative rounding error of a sum of probabilities."""
+"""Bound on the relative rounding error of a sum of probabilities."""
 
 _FAR: Final = 40.0
-"""Normal distributions are disjoint, up to rounding, beyond this sum of standard deviations."""
+"""Sum of standard deviations beyond which normals are disjoint, up to rounding."""
 _WIDE: Final = 1e16
-"""Also if one is this many times wider than the other."""
+"""Ratio of standard deviations beyond which normals are disjoint, up to rounding."""
 
 DiscreteDistribution = Sequence[float] | Floats | Mapping[Any, float]
 NormalDistribution = tuple[float, float] | GaussianDistribution
@@ -81,14 +81,14 @@ class DifferingRecords:
     counts: Integers = attrs.field(converter=_locked_counts, eq=same)
     """The values of D that can occur, ascending, shape (n_counts,)."""
     log_probabilities: Floats = attrs.field(converter=locked, eq=same)
-    """Their natural logs, all finite, shape (n_counts,)."""
+    """Natural logs of the probabilities of the counts, all finite, shape (n_counts,)."""
     is_fixed_set: bool
     """Whether all differences lie in one set of records that is fixed before anything is drawn.
 
     Mean square needs it: it averages over batches for one set, not over batches and sets.
     """
     origin: str
-    """Where the distribution comes from, a public sentence."""
+    """Public sentence on where the distribution comes from."""
     excess_probability: float = 0.0
     """Probability that more records differ than the counts say; it belongs to delta.
 
@@ -151,7 +151,7 @@ class DifferingRecords:
         return self.excess_probability + (1 - self.excess_probability) * inside
 
     def truncated(self, *, tail_probability: float) -> "DifferingRecords":
-        """The distribution without the largest counts, as many as have this probability at most.
+        """Drop the upper tail of the distribution, up to `tail_probability`.
 
         What is left out becomes the `excess_probability`. It is paid once for a whole run, because
         the same records differ in all steps, and only in the delta of an (epsilon, delta) claim:
@@ -203,7 +203,7 @@ class DifferingRecords:
             )
 
     def folded(self, *, above: int) -> "DifferingRecords":
-        """The distribution with every count above `above` moved to the largest one.
+        """Move every count above `above` to the largest one.
 
         Guarantee: costs do not fall with D, so a cost under the folded distribution is never below
         the cost under this one. It has fewer counts to account for. Dropping the tail would be
@@ -275,7 +275,7 @@ def _records_differ(n: int) -> str:
 
 
 def exactly(n_differing: int) -> DifferingRecords:
-    """All differences lie in one fixed set of `n_differing` records.
+    """Distribution of a fixed set of `n_differing` records in which all differences lie.
 
     Which records they are need not be known, but it must not be random: two given datasets, or a
     secret that touches a given part of the data. If some of the set agree, nothing costs more.
@@ -285,7 +285,7 @@ def exactly(n_differing: int) -> DifferingRecords:
 
 
 def at_most(max_differing: int) -> DifferingRecords:
-    """No more than `max_differing` records differ, whichever they are.
+    """Distribution of at most `max_differing` differing records, whichever they are.
 
     Costs do not fall with D, so the largest number stands for all. Which records differ may be
     random, so mean square does not accept it; if the set is fixed, use `exactly`.
@@ -298,7 +298,7 @@ def at_most(max_differing: int) -> DifferingRecords:
 def mostly_at_most(
     max_differing: int, *, tail_probability: float, failure_probability: float
 ) -> DifferingRecords:
-    """No more than `max_differing` records differ, except with probability `tail_probability`.
+    """Distribution of at most `max_differing` records, except with `tail_probability`.
 
     For a coupling that is known through simulation: `tail_cap_estimate` of counts of differing
     records in the whole data gives all three numbers. `failure_probability` is that the estimate
@@ -332,7 +332,7 @@ def exceedances(log_probabilities: Floats) -> Floats:
 
 
 def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords:
-    """Independent records, each of which differs with probability `mismatch_probability`.
+    """Distribution of independent records that differ with `mismatch_probability` each.
 
     For records with distributions p and q under the two secrets, that is the total variation of p
     and q (`discrete_mismatch`, `gaussian_mismatch`), under the maximal coupling. For records that
@@ -397,7 +397,7 @@ def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> D
 
 
 def count_differing(first: object, second: object) -> DifferingRecords:
-    """How many records differ between two given datasets of equal length, row by row.
+    """Count the records that differ between two given datasets of equal length, row by row.
 
     Takes two tables, arrays or lists; see `pufferslice.learning.worlds.differing_rows` for when
     records are the same. The count goes into the accounting, so it becomes public.

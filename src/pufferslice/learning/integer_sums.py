@@ -32,7 +32,7 @@ from pufferslice.learning.plan import TrainingPlan
 from pufferslice.learning.sampling import Poisson
 
 ROOM: Final = 2.0**62
-"""Integer sums with their noise stay below this in absolute value."""
+"""Limit of integer sums with their noise, in absolute value."""
 
 MOST_GROUPS: Final = 16
 """Parts of a batch that are rounded to the grid by themselves."""

@@ -11,19 +11,19 @@ from pufferslice._core.arrays import Floats, Integers
 from pufferslice.learning.differing import DifferingRecords
 
 FEW_COUNTS: Final = 512
-"""Up to this many counts, the cost of each is computed."""
+"""Most counts for which the cost of each is computed."""
 _TOLERANCE: Final = 2.0**-20
-"""For more of them: the share of the cost that may come from bounding those between two nodes."""
+"""Share of the cost that may come from bounding counts between two nodes, if there are more."""
 _PARTS: Final = 4
 """Blocks that a block is split into."""
 _FORGOTTEN: Final = 60.0
-"""Nodes this many nats below the moment are not where the next search begins."""
+"""Nats below the moment at which nodes are not where the next search begins."""
 _LOG_PRECISION: Final = 40.0
-"""Of a lattice sum for moments of order one; small ones need more."""
+"""Nats of precision of a lattice sum for moments of order one; small ones need more."""
 _ELEMENTS: Final = 2**18
 """Floats in one temporary array."""
 _ROUNDINGS: Final = 2.0**-48
-"""More than the relative rounding error of the exponents of a lattice sum."""
+"""Bound on the relative rounding error of the exponents of a lattice sum."""
 _LOG_ROOT_TAU: Final = 0.5 * math.log(2 * math.pi)
 
 CostsOf = Callable[[Integers], Floats]

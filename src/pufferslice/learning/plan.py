@@ -39,7 +39,7 @@ FORMAT: Final = "pufferslice-training-plan"
 VERSION: Final = 1
 
 MOST_STEPS: Final = 10_000_000
-"""A plan lists the noise of every step."""
+"""Largest number of steps, because a plan lists the noise of every step."""
 
 HYPOTHESES: Final = {
     "fresh-batches": (
@@ -83,7 +83,7 @@ class TrainingPlan:
     It changes rounding, speed and memory, never the cost.
     """
     non_finite: NonFinite = "zero"
-    """How to treat an example whose gradient is NaN or infinite.
+    """Treatment of an example whose gradient is NaN or infinite.
 
     `zero`: it contributes nothing to the sum, and is counted. `stop`: the run stops, which reveals
     something about the data that the cost does not cover.
@@ -125,7 +125,7 @@ class TrainingPlan:
         return np.asarray(self.noise_multipliers[step] * self.clipping.ratios * norms)
 
     def check_sizes(self, sizes: Sequence[int]) -> None:
-        """One number of parameters for each clipped layer."""
+        """Raise unless there is one number of parameters for each clipped layer."""
         n_layers = len(self.clipping.norms)
         if len(sizes) != n_layers:
             raise ArgumentError(
@@ -302,7 +302,7 @@ def _best_order(
 
 
 def delta_left(delta: float, differing: DifferingRecords) -> float:
-    """What a tail of the differing records leaves of a delta, rounded down.
+    """Part of a delta that a tail of the differing records leaves, rounded down.
 
     >>> from pufferslice.learning.differing import mostly_at_most
     >>> tail = mostly_at_most(3, tail_probability=1e-6, failure_probability=0.0)
@@ -346,7 +346,7 @@ def plan_with_noise(
 
 
 def check_n_steps(n_steps: int) -> None:
-    """A run has at least one step, and a schedule that fits in memory."""
+    """Raise unless a run has at least one step, and a schedule that fits in memory."""
     check_count(1, n_steps=n_steps)
     if n_steps > MOST_STEPS:
         raise ArgumentError(f"n_steps must be at most {MOST_STEPS}, got {n_steps!r}")
@@ -374,13 +374,13 @@ class SignalToNoise:
     """
 
     per_step: float
-    """Of one step."""
+    """Ratio of one step."""
     whole_run: float
-    """Of the sum over all steps: signals add, noise adds as its square root."""
+    """Ratio of the sum over all steps: signals add, noise adds as its square root."""
 
     @property
     def advice(self) -> str | None:
-        """What to change if the noise of a step exceeds any signal; None if it does not."""
+        """Advice if the noise of a step exceeds any signal; None if it does not."""
         if self.per_step >= 1:
             return None
         outcome = (

@@ -31,7 +31,7 @@ _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 @final
 @attrs.frozen(kw_only=True)
 class DataSource:
-    """Where the records come from; the plan sets how many are used for training."""
+    """Source of the records; the plan sets how many are used for training."""
 
     dataset: str
     """`digits`, or `module:function` that returns what to train on and what is held out.
@@ -42,7 +42,7 @@ class DataSource:
     name: str | None = None
     """The public name of the data in the certificate; without one it is unique to the run."""
     n_classes: int | None = None
-    """For a function: the number of classes, because the records may not show all of them."""
+    """Number of classes, for a function: the records may not show all of them."""
 
     def __attrs_post_init__(self) -> None:
         check_named(DATASETS, dataset=self.dataset)
@@ -73,7 +73,7 @@ class Prevalence:
     shares: tuple[float, float]
     """Share of the label in the first world and in the second."""
     seed: int
-    """Public; it decides which labels change."""
+    """Public seed that decides which labels change."""
     world: Literal["first", "second"]
     """The secret: the world used for training. No public file contains it."""
 
@@ -86,7 +86,7 @@ class Prevalence:
             )
 
     def differing(self, n_records: int) -> DifferingRecords:
-        """How many records the secret changes."""
+        """Number of records that the secret changes."""
         check_count(1, n_records=n_records)
         low, high = (self._count(share, n_records) for share in self.shares)
         if low == high:
@@ -161,7 +161,7 @@ class Learning:
 @final
 @attrs.frozen(kw_only=True)
 class Output:
-    """Where results go, and whether the held-out records are public."""
+    """Folder of the results, and whether the held-out records are public."""
 
     folder: Path
     evaluate_every: int
@@ -193,13 +193,13 @@ class TrainingRequest:
     plan: TrainingPlan
     data: DataSource
     worlds: Prevalence | None
-    """None if the file gives only the number of differing records."""
+    """Worlds by prevalence; None if the file gives only the number of differing records."""
     learning: Learning
     output: Output
     deltas: tuple[float, ...]
-    """Of the (epsilon, delta) views in the certificate."""
+    """Deltas of the (epsilon, delta) views in the certificate."""
     source_folder: Path
-    """Where modules named in the file are looked for first."""
+    """Folder in which modules named in the file are looked for first."""
 
     def __attrs_post_init__(self) -> None:
         n_records, warmup = self.plan.sampling.n_records, self.learning.n_warmup_steps
@@ -214,7 +214,7 @@ class TrainingRequest:
             )
 
     def description(self) -> dict[str, Any]:
-        """What makes two requests the same run, as JSON values. Confidential: reveals the world.
+        """Describe what makes two requests the same run. Confidential: reveals the world.
 
         Folder, logs and checkpoints are left out: they may change when a run resumes.
         """
@@ -245,7 +245,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
 
 
 def check_named(choices: tuple[str, ...], **named: str) -> None:
-    """Each value is one of the choices, or names a function as `module:function`."""
+    """Raise unless each value is one of the choices, or a function as `module:function`."""
     for name, value in named.items():
         if value not in choices and not (is_a(value, str) and _FUNCTION.fullmatch(value)):
             raise ArgumentError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a batch is drawn, and how many differing records it then holds.
+"""Draws of a batch, and the number of differing records that it then holds.
 
 Two datasets of the same length differ in D records, and a batch is drawn by the same indices from
 both. The discrepancy K is the number of drawn indices at which they differ; an index that is drawn
@@ -22,7 +22,7 @@ from pufferslice.calibration.noise import Words, check_key
 from pufferslice.errors import ArgumentError
 
 _MOST_COUNTS: Final = 2**24
-"""Distributions on more counts than this are refused: they would fill the memory."""
+"""Most counts of a distribution: more would fill the memory."""
 _CHUNK: Final = 2**14
 """Words of the keystream per call of the cipher."""
 _ZEROS: Final = bytes(8 * _CHUNK)
@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:  # the class checks it afterwards
 @final
 @attrs.frozen(kw_only=True)
 class Poisson:
-    """Every record enters the batch on its own with probability `rate`.
+    """Design in which every record enters the batch on its own with probability `rate`.
 
     K given D is Binomial(D, rate). Batch sizes vary; a batch may be empty.
 
@@ -119,7 +119,7 @@ class _FixedSize:
 @final
 @attrs.frozen(kw_only=True)
 class WithoutReplacement(_FixedSize):
-    """A batch is a uniform set of `batch_size` records.
+    """Design whose batch is a uniform set of `batch_size` records.
 
     K given D is Hypergeometric(n_records, D, batch_size).
     """
@@ -179,7 +179,7 @@ class WithoutReplacement(_FixedSize):
 @final
 @attrs.frozen(kw_only=True)
 class WithReplacement(_FixedSize):
-    """A batch is `batch_size` independent uniform draws of a record.
+    """Design whose batch is `batch_size` independent uniform draws of a record.
 
     K given D is Binomial(batch_size, D / n_records): for a *given* D. If D is random, the draws
     share its mismatches and K is a mixture of such distributions over D, not Binomial(batch_size,

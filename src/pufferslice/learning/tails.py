@@ -28,9 +28,9 @@ class TailCap:
     value: int
     """The count."""
     tail_probability: float
-    """Over the coupled data and the batch; belongs to delta."""
+    """Probability of more, over the coupled data and the batch; belongs to delta."""
     failure_probability: float
-    """That the bound itself is wrong, over the simulation; 0 if the distribution is known."""
+    """Probability, over the simulation, that the bound fails; 0 if the distribution is known."""
 
 
 def tail_cap_estimate(

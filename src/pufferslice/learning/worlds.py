@@ -33,7 +33,7 @@ _WIDE: Final = (nw.Int128, nw.UInt128)
 
 
 def differing_rows(first: Any, second: Any) -> Flags:  # datasets of any library
-    """Which records of two datasets of equal length differ, shape (n_records,).
+    """Flags of the records at which two datasets of equal length differ, shape (n_records,).
 
     Takes two tables or two columns (pandas, polars, pyarrow), two arrays whose first axis counts
     records, or two lists of records (numbers, strings, arrays, or tuples, lists and mappings of
@@ -87,7 +87,7 @@ class TwoWorlds:
 
     @property
     def n_differing(self) -> int:
-        """How many records have another label in the second world."""
+        """Number of records that have another label in the second world."""
         return int(np.count_nonzero(self.first != self.second))
 
     def __repr__(self) -> str:

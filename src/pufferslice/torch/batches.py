@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
     number: int
     seed: int
-    """For random numbers that the dataset draws, for example for augmentation."""
+    """Seed of the random numbers that the dataset draws, for example for augmentation."""
     indices: tuple[int, ...]
 
 
@@ -84,7 +84,7 @@ class Source:
         return examples
 
     def _batch_of_one(self, item: Any) -> Examples:  # whatever the dataset gives
-        """The item in memory that neither the dataset nor `collate_fn` has."""
+        """A copy of the item in memory that neither the dataset nor `collate_fn` has."""
         batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):
             raise ArgumentError(_ITEMS)
@@ -97,7 +97,7 @@ class Source:
 
 
 def _plain(value: Any) -> Any:  # whatever a dataset gives
-    """Mappings as dicts and sequences as tuples."""
+    """Turn mappings into dicts and sequences into tuples."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return tuple(_plain(part) for part in value) if isinstance(value, tuple | list) else value
@@ -113,7 +113,7 @@ def _as_row(value: Any) -> Tensor:  # a tensor, an array or a number
 
 
 def joined(parts: Sequence[Examples]) -> Examples:
-    """Several batches as one; raises unless they agree in everything but values and lengths.
+    """Join several batches; raise unless they agree in everything but values and lengths.
 
     Torch's collate function would take keys and types from the first example for all others.
     """
@@ -143,7 +143,7 @@ class Batch:
     """
 
     step: int
-    """Its step, from 0."""
+    """Number of the step, from 0."""
     indices: Integers = attrs.field(converter=locked_integers)
     """Positions of the records in the dataset, in the order in which they were drawn."""
     source: Source

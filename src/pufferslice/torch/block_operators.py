@@ -14,8 +14,8 @@ import torch
 from torch.utils import _python_dispatch as dispatch_modes
 
 _LIBRARIES: Final = frozenset({"aten", "prims", "profiler"})
-"""Torch's own. The kernel of another operator is code that draws numbers and keeps state as it
-likes, and it would run on one example after another."""
+"""Libraries of torch's own operators. The kernel of another operator is code that draws numbers and
+keeps state as it likes, and it would run on one example after another."""
 
 _DRAWS: Final = frozenset(
     {
@@ -40,7 +40,7 @@ _DRAWS: Final = frozenset(
         "uniform_",
     }
 )
-"""Draw as many numbers as their shapes say; other random operators are refused."""
+"""Operators that draw as many numbers as their shapes say; other random ones are refused."""
 
 _JOINING: Final = frozenset(
     {
@@ -55,14 +55,14 @@ _JOINING: Final = frozenset(
         "quantize_per_tensor_dynamic",
     }
 )
-"""Under vmap, torch's versions answer for all examples together (`detect_anomaly` asks so), give
-them all one scale, start from the pivots of the example before (`linalg_lstsq`), or take an index
-outside an example for one of its neighbour (`index_fill`)."""
+"""Operators that join examples under vmap: they answer for all examples together (`detect_anomaly`
+asks so), give them all one scale, start from the pivots of the example before (`linalg_lstsq`), or
+take an index outside an example for one of its neighbour (`index_fill`)."""
 
 _UNSET: Final = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
-"""Leave memory unset."""
+"""Operators that leave memory unset."""
 
 _LENGTHENING: Final = frozenset(
     {
@@ -75,8 +75,8 @@ _LENGTHENING: Final = frozenset(
         "set_",
     }
 )
-"""Add memory to a tensor, unset, or return quantised tensors of unset memory. Under vmap they would
-resize memory that examples share, so there they are refused."""
+"""Operators that add unset memory to a tensor, or return quantised tensors of unset memory. Under
+vmap they would resize memory that examples share, so there they are refused."""
 
 
 _CTC: Final = {"_ctc_loss": 0, "_ctc_loss_backward": 1}

@@ -45,7 +45,7 @@ class Checkpoint:
     plan: str
     """Digest of the plan."""
     step: int
-    """Steps taken: the next step to take."""
+    """Number of steps taken, which is the next step to take."""
     block: int | None
     """Examples per forward and backward pass, once chosen."""
     states: dict[str, Any] = attrs.field(repr=False)
@@ -112,7 +112,7 @@ class Learner(NamedTuple):
     model: nn.Module
     optimizer: Optimizer
     scheduler: Any
-    """One of `torch.optim.lr_scheduler`, or None."""
+    """Schedule of `torch.optim.lr_scheduler`, or None."""
     names: tuple[str, ...]
     """The trained parameters, in order."""
 

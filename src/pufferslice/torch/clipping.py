@@ -53,7 +53,7 @@ _Group = list[tuple[int, Examples]]
 """Consecutive blocks by their numbers, computed by one thread."""
 
 _NORM_MARGIN: Final = 1 + 2.0**-40
-"""Covers the roundings of a square root, a sum over parameters and a division."""
+"""Factor that covers the roundings of a square root, a sum over parameters and a division."""
 
 _LEAST_RADIUS: Final = 2.0**-40
 _SINGLE_ROUNDOFF: Final = 2.0**-24
@@ -65,16 +65,16 @@ _ARRAY_BYTES: Final = 2**25
 """The largest array of a block: the C library returns larger ones to the system at once."""
 
 _CACHE_BYTES: Final = 2**24
-"""Activations of this size stay in the cache."""
+"""Size of activations that stay in the cache."""
 
 _LEAST_BLOCK: Final = 64
-"""Examples; the overhead of smaller blocks exceeds the gain of the cache."""
+"""Fewest examples of a block; in smaller ones the overhead exceeds the gain of the cache."""
 
 _UNKNOWN_BYTES: Final = _BLOCK_BYTES // _LEAST_BLOCK
-"""Activations of an example, for a model that does not run on made-up ones."""
+"""Assumed activations of an example, for a model that does not run on made-up ones."""
 
 _SMALL_BYTES: Final = 2**23
-"""Smaller batches do not gain from a second thread."""
+"""Size from which a batch gains from a second thread."""
 
 
 class StepSums(NamedTuple):
@@ -83,20 +83,20 @@ class StepSums(NamedTuple):
     integers: Integers
     """Sum of the clipped gradients in units of the grid, shape (n_parameters,)."""
     mean_loss: float
-    """NaN for an empty batch."""
+    """Mean loss of the examples; NaN for an empty batch."""
     n_non_finite: int
     """Examples left out because their gradient is NaN or infinite."""
 
 
 class _Totals(NamedTuple):
-    """What the groups of a step have in common, and the arrays that they add to."""
+    """Settings that the groups of a step share, and the arrays that they add to."""
 
     grid: SumGrid
     block: int
     seed_of: SeedOf
     integers: Integers
     losses: Floats
-    """One for each block."""
+    """Loss of each block."""
 
 
 @final
@@ -257,7 +257,7 @@ class ClippedSums:
 
     @contextlib.contextmanager
     def _plain_torch(self) -> Iterator[None]:
-        """Gradients on and the caller's autocast off, in this thread.
+        """Switch gradients on and the caller's autocast off, in this thread.
 
         Sums in half precision would be off by more than the plan accounts for.
         """
@@ -340,7 +340,7 @@ class ClippedSums:
 
 
 def _checksum(parameter: Tensor) -> tuple[int, bytes]:
-    """Changes with the values and their order; a copy to compare with would take more time."""
+    """Number that changes with the values and their order; comparing a copy would take longer."""
     flat = parameter.detach().cpu().contiguous().reshape(-1)
     content = flat.view(torch.uint8).numpy()
     n_whole = len(content) // 8 * 8
@@ -419,7 +419,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exact_products() -> Iterator[None]:
-    """Full precision of float32 products, whatever the user's setting."""
+    """Compute float32 products in full precision, whatever the user's setting."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield
@@ -433,7 +433,7 @@ def _exact_products() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _named_errors() -> Iterator[None]:
-    """Errors of torch may show values of records, so only their class is reported."""
+    """Report only the class of torch's errors, because they may show values of records."""
     try:
         yield
     except PuffersliceError:

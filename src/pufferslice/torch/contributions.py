@@ -108,7 +108,7 @@ def _row_norms(rows: Floats) -> Floats:
 
 _LEAST_WEIGHT: Final = 2.0**-100
 _WRITE_COST: Final = 12
-"""Writing and reading a gradient entry costs about as much as this many multiplications."""
+"""Multiplications that cost about as much as writing and reading a gradient entry."""
 
 
 @final
@@ -154,7 +154,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def masked(self, finite: Tensor) -> "Contribution":
-        """The same with zero vectors where `finite` is false, because NaN times 0 is NaN."""
+        """Contribution with zero vectors where `finite` is false, because NaN times 0 is NaN."""
 
 
 _SQUARES: Final = attrs.Factory(lambda self: row_norms(self.vectors).square(), takes_self=True)
@@ -176,7 +176,7 @@ class Dense(Contribution):
         return self.squares
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        """One product of a row and a matrix."""
+        """Multiply the row of weights by the matrix of vectors."""
         return weights.like(self.vectors) @ self.vectors
 
     def dense(self) -> Tensor:
@@ -184,7 +184,7 @@ class Dense(Contribution):
         return self.vectors
 
     def masked(self, finite: Tensor) -> "Dense":
-        """With the other rows set to 0."""
+        """The vectors, with those of the other examples set to 0."""
         return Dense(self.vectors.masked_fill(~finite[:, None], 0.0))
 
 
@@ -219,7 +219,7 @@ class Products(Contribution):
         return (grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT_ROUNDOFF) * squares
 
     def rounding_radii(self) -> Tensor | None:
-        """For several tokens, those of one float64 sum over all tokens of all examples."""
+        """Rounding radii of one float64 sum over all tokens of all examples; None for one token."""
         if self.n_tokens == 1:
             return None
         n_terms = self.left.shape[0] * self.n_tokens + 16
@@ -240,7 +240,7 @@ class Products(Contribution):
         return (left.flatten(0, 1).T @ right.flatten(0, 1)).reshape(-1)
 
     def _units(self) -> tuple[Tensor, Tensor]:
-        """Both sides of each example over their norms, in float64."""
+        """Divide both sides of each example by their norms, in float64."""
         pairs = ((self.left, self.left_norms), (self.right, self.right_norms))
         left, right = (
             values.double() / norms.masked_fill(norms == 0, 1.0)[:, None, None]
@@ -253,7 +253,7 @@ class Products(Contribution):
         return torch.bmm(self.left.mT, self.right).flatten(1)
 
     def masked(self, finite: Tensor) -> "Products":
-        """With all tokens of the other examples set to 0."""
+        """The products, with all tokens of the other examples set to 0."""
         dropped = ~finite[:, None, None]
         return Products(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
 
@@ -279,7 +279,7 @@ class Rows(Contribution):
         return norms * (1 + (self.n_rows + 2) * UNIT_ROUNDOFF)
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        """Added row by row."""
+        """Add the weighted vectors row by row."""
         scaled = self.vectors * weights.like(self.vectors)[self.owners][:, None]
         total = self.vectors.new_zeros(self.n_rows, self.vectors.shape[1])
         return total.index_add_(0, self.rows, scaled).reshape(-1)
@@ -291,7 +291,7 @@ class Rows(Contribution):
         return table.reshape(self.n_examples, -1)
 
     def masked(self, finite: Tensor) -> "Rows":
-        """With the rows of the other examples set to 0."""
+        """The table's gradients, with the rows of the other examples set to 0."""
         return attrs.evolve(
             self, vectors=self.vectors.masked_fill(~finite[self.owners][:, None], 0.0)
         )

@@ -80,7 +80,7 @@ class Processes:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """If an exchange fails, leave the group, so that nobody waits for this process."""
+        """Leave the group if an exchange fails, so that nobody waits for this process."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

@@ -560,7 +560,7 @@ def layer_contributions(
 
 
 def _unscaled(layer: Any, values: Tensor) -> Tensor:  # a LayerNorm or GroupNorm
-    """Values summed over all but the examples and the entries of the weight."""
+    """Sum values over all but the examples and the entries of the weight."""
     if isinstance(layer, nn.LayerNorm):
         return values.reshape(len(values), -1, layer.weight.numel()).sum(1)
     return values.reshape(*values.shape[:3], -1).sum((1, 3))

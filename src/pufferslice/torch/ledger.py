@@ -49,7 +49,7 @@ class Checkpointed(NamedTuple):
     """A checkpoint that was written."""
 
     step: int
-    """Steps taken before it: the next step to take."""
+    """Number of steps taken before it, which is the next step to take."""
     digest: str
 
 
@@ -61,7 +61,7 @@ class RecordedRun(NamedTuple):
     """Digest of its plan."""
     n_steps: int
     taken: int | None
-    """Steps taken when it ended; None while it is unfinished."""
+    """Number of steps taken when the run ended; None while it is unfinished."""
 
 
 @final
@@ -213,7 +213,7 @@ class RunLedger:
 
     @contextlib.contextmanager
     def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and no other writer in between; flushed to the disk if `durable`."""
+        """Write all or nothing, with no other writer in between; flush to the disk if `durable`."""
         with self._open() as connection:
             if durable:
                 connection.execute("PRAGMA synchronous = FULL")
@@ -238,7 +238,7 @@ class RunLedger:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong inside, as an error of this ledger."""
+        """Raise what goes wrong inside as an error of this ledger."""
         try:
             yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:

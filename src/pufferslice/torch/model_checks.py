@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trainer accepts: models, optimizers, schedulers, devices and precisions."""
+"""Checks of what a trainer accepts: models, optimizers, schedulers, devices and precisions."""
 
 import copy
 import inspect
@@ -42,7 +42,7 @@ _PRODUCTS: Final = {
     "cpu": ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
     "cuda": ("cuda.matmul", "cudnn.conv", "cudnn.rnn"),
 }
-"""Where `torch.backends` keeps how float32 products are rounded, by kind of device."""
+"""Places in `torch.backends` that say how float32 products are rounded, by kind of device."""
 
 
 def validate(model: nn.Module) -> None:

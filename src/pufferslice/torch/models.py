@@ -30,7 +30,7 @@ class Standardise(nn.Module):
     """Flattens each example, subtracts its mean and divides by its standard deviation + 1e-6."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shape (n_examples, ...) to (n_examples, n_features)."""
+        """Map shape (n_examples, ...) to (n_examples, n_features)."""
         flat = images.flatten(1)
         centred = flat - flat.mean(dim=1, keepdim=True)
         return centred / (flat.std(dim=1, keepdim=True) + _TINY)
@@ -47,7 +47,7 @@ class PaddingShortcut(nn.Module):
         self.after = n_out - n_in - self.before
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shape (n_examples, n_in, height, width) to the shape of the block's output."""
+        """Map shape (n_examples, n_in, height, width) to the shape of the block's output."""
         pixels = images[:, :, :: self.stride, :: self.stride]
         return F.pad(pixels, (0, 0, 0, 0, self.before, self.after))
 
@@ -66,7 +66,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = PaddingShortcut(n_in, n_out, stride)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shape (n_examples, n_in, h, w) to (n_examples, n_out, h / stride, w / stride)."""
+        """Map shape (n_examples, n_in, h, w) to (n_examples, n_out, h / stride, w / stride)."""
         inner = self.norm1(F.elu(self.conv1(images)))
         summed = self.norm2(self.conv2(inner)) + self.shortcut(images)
         out: Tensor = self.norm3(F.elu(summed))

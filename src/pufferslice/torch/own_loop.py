@@ -129,11 +129,11 @@ class PrivateOptimizer(Optimizer):
 
     @property
     def n_taken(self) -> int:
-        """Steps taken."""
+        """Number of steps taken."""
         return self._trainer.n_taken
 
     def spent(self) -> Guarantee:
-        """What the steps so far cost; see `Trainer.spent`."""
+        """Cost of the steps so far; see `Trainer.spent`."""
         return self._trainer.spent()
 
     def spent_epsilon(self, delta: float) -> float:
@@ -190,7 +190,7 @@ def make_private(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     n_workers: int = 0,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """The same model, and an optimizer and a loader that follow the plan.
+    """Return the same model, and an optimizer and a loader that follow the plan.
 
     The shortest loop is `for _ in loader: optimizer.step()`: a step runs model and loss on each
     record of the batch alone, clips, adds noise and updates. Arguments are those of `Trainer` and

@@ -46,7 +46,7 @@ from pufferslice.torch.recurrence import custom_rule
 from pufferslice.torch.replica import Replica
 
 LossFunction = Callable[[Any, Any], Tensor]
-"""Takes the output of the model and the target; returns one number for one example."""
+"""Function of the output of the model and the target that gives one number for one example."""
 
 Examples: TypeAlias = Any
 """Tensors with examples along dimension 0, as a tuple (inputs..., target) or a dict of inputs."""
@@ -59,12 +59,12 @@ _FALLBACK: Final = re.compile(r"There is a performance drop.*batching rule for (
 
 @final
 class GradientMethod(NamedTuple):
-    """How the examples of a model are run."""
+    """Method that runs the examples of a model."""
 
     at_once: bool
-    """All examples of a block by `torch.func.vmap`, or one after another."""
+    """Whether all examples of a block run at once (`torch.func.vmap`), or one after another."""
     reason: str = ""
-    """Why it is slow; empty if it is not."""
+    """Reason why the method is slow; empty if it is not."""
     draws: bool = False
     """Whether the model draws from torch's global generator, so that blocks run in sequence."""
     tapped: tuple[nn.Module, ...] = ()
@@ -188,7 +188,7 @@ class PerExample:
         seed: int,
         frozen: list[tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Tensor, dict[int, Contribution]]:
-        """As `contributions`; in a first run, `frozen` gets copies of frozen parameters."""
+        """Compute `contributions`; in a first run, `frozen` gets copies of frozen parameters."""
         tapped = {id(p) for layer in layers for p in layer._parameters.values()}  # noqa: SLF001 - without its children's
         dense = [i for i, p in enumerate(self._layout.parameters) if id(p) not in tapped]
         generator = torch.Generator(self._layout.parameters[0].device).manual_seed(seed)
@@ -317,7 +317,7 @@ class PerExample:
         return any(bool((batch - reduced).abs() <= room * len(singles)) for reduced in sums)
 
     def bytes_of_one(self, example: Examples) -> tuple[int | None, list[int]]:
-        """About how much memory its activations and its materialised gradients take, by shapes.
+        """Estimate the memory of an example's activations and materialised gradients, by shapes.
 
         Activations count three times: for the backward pass, for its own results, and for copies
         that vmap makes. They are None if the model does not run on the example.
@@ -501,7 +501,7 @@ _before: tuple[bool, ...] = ()
 _dispatching: set[type] = set()
 """Tensor classes of the user that run code below vmap."""
 _originals: list[tuple[Any, str, Any]] = []
-"""What `block_world` has replaced: owner, name and value."""
+"""Parts of torch that `block_world` has replaced: owner, name and value."""
 
 
 def _info_or_refusal(*args: Any, **kwargs: Any) -> Any:  # as VmapInfo

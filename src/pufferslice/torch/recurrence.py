@@ -24,7 +24,7 @@ CELLS: Final = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 """Gates of each kind of cell, by torch's own names."""
 
 custom_rule: Final = threading.local()
-"""Its attribute `is_running` is true while a vmap rule of this module runs."""
+"""Flag of each thread: `is_running` is true while a vmap rule of this module runs."""
 
 
 def run_cells(
@@ -169,7 +169,7 @@ class _Backward(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # torch's
-        """Second derivatives are not supported."""
+        """Keep nothing, because second derivatives are not supported."""
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # torch's
@@ -212,7 +212,7 @@ def _lstm_gates(
 
 
 def _joined(values: Tensor, n_examples: int, dim: int | None, place: int) -> Tensor:
-    """Examples as further rows: they are put before the rows, which lie at `place`."""
+    """Turn examples into further rows, put before the rows, which lie at `place`."""
     if dim is None:
         values = values.unsqueeze(place)
         shape = (*values.shape[:place], n_examples, *values.shape[place + 1 :])
@@ -221,6 +221,6 @@ def _joined(values: Tensor, n_examples: int, dim: int | None, place: int) -> Ten
 
 
 def _parted(values: Tensor, n_examples: int, place: int) -> Tensor:
-    """The examples back in a dimension of their own."""
+    """Put the examples back in a dimension of their own."""
     before, (n_rows, *after) = values.shape[:place], values.shape[place:]
     return values.reshape(*before, n_examples, n_rows // n_examples, *after)

@@ -47,7 +47,7 @@ _CONSTANT: Final = frozenset(
         *(kind for kind in np.sctypeDict.values() if kind is not np.void),
     }
 )
-"""Exactly these types: an object of a subclass could hold more than its value."""
+"""Types of constants, exactly these: an object of a subclass could hold more than its value."""
 
 _SHARED: Final = (
     enum.Enum,

@@ -48,7 +48,7 @@ class RunFolder:
         for path in (self.ledger.path, self._checkpoint, self._key_path, self._folder / PROBE):
             remove_unfinished(path)
         self.key: Final = self._opened_key()
-        """None or destroyed if the run is finished."""
+        """Key of the run; None or destroyed if the run is finished."""
         self.is_new: Final = self.key is not None and self._is_started_now(self.key, plan)
         self.name: Final = self.ledger.run().name
         if self.key is None and not self.is_finished():
@@ -164,7 +164,7 @@ class TrainingRun:
         self.is_over = False
 
     def _opened(self, folder: str | os.PathLike[str] | None) -> tuple[bytes | None, str, bool]:
-        """In the first process: the secret for the others, the name, and whether the run is new."""
+        """Secret for the other processes, name, and whether the run is new; for the first one."""
         if folder is None:
             return self._key.to_bytes(), self._key.name, True
         self._folder = RunFolder(folder, self._plan)
@@ -193,7 +193,7 @@ class TrainingRun:
         add_integers(key, sums)
 
     def _record(self, step: int, tag: str) -> None:
-        """Without a ledger, too, no step gets noise for two different sums."""
+        """Record a step; without a ledger, too, none gets noise for two different sums."""
         if self._folder is not None:
             self._folder.ledger.record_step(step, tag)
         elif self._last is not None and self._last[0] == step and self._last[1] != tag:

@@ -58,7 +58,7 @@ MODEL: Final = "model.pt"
 PUBLIC: Final = "public.jsonl"
 INTERNAL: Final = "internal.jsonl"
 RECORD: Final = "run.json"
-"""The request. Confidential: it may name the world that is trained on."""
+"""Name of the file of the request. Confidential: it may name the world that is trained on."""
 
 INTERNAL_NOTE: Final = (
     "Losses, batch sizes, counts and times below are computed from the private records and are not "
@@ -79,7 +79,7 @@ class TrainedRun:
     certificate: Certificate
     n_steps: int
     metrics: Mapping[str, float]
-    """On held-out records that were declared public; empty if there are none."""
+    """Metrics on held-out records that were declared public; empty if there are none."""
 
 
 @final
@@ -88,7 +88,7 @@ class Evaluation:
     """A model on some records. Internal unless the records are public."""
 
     losses: Floats = attrs.field(converter=locked, eq=same)
-    """One per record."""
+    """Loss of each record."""
     accuracy: float
     """Share of records whose largest output is at their label; NaN without cross entropy."""
 
@@ -181,7 +181,7 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Several at once: images with channels first, and their labels."""
+        """Return several records at once: images with channels first, and their labels."""
         chosen = torch.from_numpy(self._images.images[np.asarray(indices)])
         pixels = chosen.permute(0, 3, 1, 2).to(torch.float32)
         scaled = ((pixels / self._images.white - 0.5) / 0.25).contiguous()
@@ -196,9 +196,9 @@ class RunData:
     train: Records
     held_out: Records | None
     others: Records | None = None
-    """The same number of labelled images that are not trained on, if there are enough."""
+    """Labelled images that are not trained on, as many as those that are; None if too few."""
     n_classes: int | None
-    """None if the request does not state it; it is never read from the records."""
+    """Number of classes, never read from the records; None if the request does not state it."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ from pufferslice.torch.per_example import Examples, LossFunction
 from pufferslice.torch.run import TrainingRun
 
 _LARGEST_BLOCK: Final = 384
-"""In larger blocks, rounding takes more than a hundredth of the clip norm (`integer_sums`)."""
+"""Block beyond which rounding takes over a hundredth of the clip norm (see `integer_sums`)."""
 
 _NOISE: Final = (
     "Integer Gaussian noise of parameter 2^44 in units of the plan's noise over 2^44, added to "
@@ -47,7 +47,7 @@ _NOISE: Final = (
     "slightly less than the plan's norms, so that the rounding of blocks and sums stays within the "
     "sensitivity that the plan accounts for."
 )
-"""How the noise is drawn; every certificate of a run states it."""
+"""Way in which the noise is drawn; every certificate of a run states it."""
 
 
 @final
@@ -59,10 +59,10 @@ class StepReport:
     """
 
     step: int
-    """Steps taken, including this one."""
+    """Number of steps taken, including this one."""
     n_examples: int
     mean_loss: float
-    """NaN for an empty batch."""
+    """Mean loss of the examples; NaN for an empty batch."""
     n_non_finite: int
     """Examples left out because their gradient is NaN or infinite."""
     seconds: float
@@ -205,12 +205,12 @@ class Trainer:
 
     @property
     def n_taken(self) -> int:
-        """Steps taken so far."""
+        """Number of steps taken so far."""
         return self._n_taken
 
     @property
     def gradient_method(self) -> str:
-        """How examples are run, all at once or one by one, and the reason if that is slow.
+        """Way in which examples are run, all at once or one by one, and the reason if that is slow.
 
         Not known before `batches` has seen the dataset.
         """
@@ -284,7 +284,7 @@ class Trainer:
         return report
 
     def spent(self) -> Guarantee:
-        """What the steps so far cost.
+        """Cost of the steps so far.
 
         This is not a claim about a run that may continue, or that stops when the data suggest it:
         such a run costs what `certificate` states.

@@ -23,7 +23,7 @@ from pufferslice import (
     queries,
 )
 from pufferslice._core.threads import silent
-from pufferslice.calibration.calibrate import calibrate
+from pufferslice.claims import Sliced
 from pufferslice.sensitivity.sensitivity import Slices, slice_sensitivity
 from rows import Row, row, show
 
@@ -83,7 +83,7 @@ def scenarios() -> dict[str, Scenario]:
     }
 
 
-def targets() -> list[Guarantee]:
+def targets() -> list[Sliced]:
     return [
         make(order=ORDER, epsilon=epsilon)
         for make in (Guarantee.average, Guarantee.joint)
@@ -91,9 +91,11 @@ def targets() -> list[Guarantee]:
     ]
 
 
-def sliced_row(distribution: str, slices: Slices, target: Guarantee) -> Row:
-    tight = calibrate(target, slices, TIGHT) ** 2
-    closed = calibrate(target, slices, CLOSED_FORM) ** 2
+def sliced_row(distribution: str, slices: Slices, target: Sliced) -> Row:
+    tight, closed = (
+        target.whole.slice_noise(slices, target.notion, method) ** 2
+        for method in (TIGHT, CLOSED_FORM)
+    )
     is_goal = target == Guarantee.joint(order=ORDER, epsilon=1.0)
     return row(
         f"Adult, {distribution}, {target}: variance of tight, and of the closed form",
@@ -111,7 +113,7 @@ def whole_row(distribution: str, scenario: Scenario, epsilon: float, goal: float
         sum(
             (std / scale) ** 2
             for std, scale in zip(
-                certificate.statement["noise"]["std_by_coordinate"],
+                certificate.statement.noise.std_by_coordinate,
                 scenario.query.scales,
                 strict=True,
             )

@@ -12,6 +12,7 @@ import numpy as np
 
 from pufferslice import FiniteProfile, Guarantee, Scenario, certify_release, datasets, queries
 from pufferslice.audit import Verdict, audit_line, audit_release
+from pufferslice.claims import Claim
 from rows import Row, at_most, row, show, timed
 
 ORDER = 4.0
@@ -41,7 +42,7 @@ def measure() -> list[Row]:
     return [sliced, shaped, gaussians(), reached]
 
 
-def adult(scenario: Scenario, claim: Guarantee, words: str) -> tuple[Row, Verdict]:
+def adult(scenario: Scenario, claim: Claim, words: str) -> tuple[Row, Verdict]:
     """The second audit is timed, as in a process that has compiled its loops."""
     certificate = certify_release(scenario, claim)
     settings = {"confidence": CONFIDENCE, "seed": SEED}

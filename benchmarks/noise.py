@@ -11,7 +11,7 @@ the peer. Rounds are interleaved; each figure is a median.
 from collections.abc import Callable
 from statistics import median
 
-from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise
+from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise
 from rows import Row, row, seconds, show
 
 try:

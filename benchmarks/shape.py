@@ -16,13 +16,13 @@ import numpy as np
 
 from pufferslice import Scenario, datasets, queries
 from pufferslice._core.arrays import Floats
-from pufferslice.calibration.fit import GUARD_SHARE
-from pufferslice.calibration.shape import (
+from pufferslice.claims import Renyi
+from pufferslice.noise.fit import GUARD_SHARE
+from pufferslice.noise.shape import (
     FittedShape,
     Kind,
     fit_coupled,
     fit_points,
-    limit_of,
 )
 from pufferslice.sensitivity.sensitivity import distribution_pairs
 from rows import Row, at_most, row, show
@@ -36,7 +36,7 @@ KINDS: tuple[Kind, ...] = ("fitted", "diagonal")
 
 def measure() -> list[Row]:
     rng = np.random.default_rng(SEED)
-    limit = limit_of(ORDER, EPSILON)
+    limit = Renyi(order=ORDER, epsilon=EPSILON).distance_limit
     points = rng.normal(size=(16, 9))
     pairs = np.array([a - b for a, b in itertools.combinations(points, 2)])
     many = rng.normal(size=(1_000, 200))

@@ -44,8 +44,8 @@ def variance(certificate: ps.Certificate) -> float:
     """Total variance of the noise, in scaled coordinates."""
     statement = certificate.statement
     stds = zip(
-        statement["noise"]["std_by_coordinate"],
-        statement["scenario"]["query"]["scales"],
+        statement.noise.std_by_coordinate,
+        statement.scenario.query.scales,
         strict=True,
     )
     return sum((std / scale) ** 2 for std, scale in stds)

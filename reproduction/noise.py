@@ -15,7 +15,6 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice.baselines.dp_sgd import DpSgd, dp_sgd_epsilon, group_size
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.learning import (
     Accountant,
     Amplified,
@@ -184,7 +183,7 @@ def noise_multipliers(setting: NoiseSetting, series: str, epsilons: Sequence[flo
     return [
         calibrate_multiplier(
             accountant,
-            Guarantee(notion=accountant.notion, order=setting.order, epsilon=epsilon),
+            accountant.claim(order=setting.order, epsilon=epsilon),
             sampling,
             differing,
             setting.n_steps,

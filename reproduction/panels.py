@@ -27,9 +27,10 @@ from pufferslice._core.checks import check_count
 from pufferslice._core.files import canonical_json
 from pufferslice._core.threads import in_threads, silent
 from pufferslice.audit.inference import gaussian_scores
-from pufferslice.calibration.calibrate import Method, Rule, calibrate
-from pufferslice.calibration.guarantee import Guarantee, Notion
 from pufferslice.certificate import certify_release
+from pufferslice.claims import Method, Renyi
+from pufferslice.claims.sliced import SlicedNotion
+from pufferslice.claims.slices import Rule
 from pufferslice.data.frames import frame_of
 from pufferslice.queries import Condition, Query, above, at_least, equals
 from pufferslice.scenario.distributions import FiniteDistribution
@@ -284,7 +285,7 @@ BUDGETS: Final = (
 )  # fmt: skip
 """The paper's 22 budgets."""
 
-NOTIONS: Final[tuple[Notion, ...]] = ("average", "joint")
+NOTIONS: Final[tuple[SlicedNotion, ...]] = ("average", "joint")
 METHODS: Final[Mapping[Rule, Method]] = {
     "tight": Method(rule="tight", envelope="transport"),
     "closed_form": Method(rule="closed_form", envelope="worst_gap"),
@@ -386,14 +387,12 @@ def _trial_rows(panel: Panel, scale: Scale, number: int, trial: int) -> Iterator
     isotropic = np.eye(panel.scenario.dim)
     cells = product(enumerate(NOTIONS), enumerate(METHODS.items()), enumerate(scale.budgets))
     for (n, notion), (r, (rule, method)), (b, epsilon) in cells:
-        target = Guarantee(notion=notion, order=ORDER, epsilon=epsilon)
-        noise_std = calibrate(target, slices, method)
+        noise_std = Renyi(order=ORDER, epsilon=epsilon).slice_noise(slices, notion, method)
         rng = np.random.default_rng([SEED, number, trial, n, r, b])
         simulated = _simulated(panel, noise_std, isotropic, rng)
         yield _row(panel, trial, (notion, rule), epsilon, simulated)
     for b, epsilon in enumerate(scale.budgets):
-        target = Guarantee.unsliced(order=ORDER, epsilon=epsilon)
-        certificate = certify_release(panel.scenario, target)
+        certificate = certify_release(panel.scenario, Renyi(order=ORDER, epsilon=epsilon))
         whitening = isotropic if certificate.shape is None else certificate.shape.whitening
         rng = np.random.default_rng([SEED, number, trial, len(NOTIONS), 0, b])
         simulated = _simulated(panel, certificate.noise_std, whitening, rng)

@@ -16,8 +16,8 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.calibration.calibrate import Rule
-from pufferslice.calibration.guarantee import Notion
+from pufferslice.claims.sliced import SlicedNotion
+from pufferslice.claims.slices import Rule
 from reproduction.experiment import Claim, Outcome, Row, Setting, number_in
 from reproduction.panels import (
     NOTIONS,
@@ -193,7 +193,9 @@ def _largest_drop(curve: Curve) -> tuple[float, float]:
     return float(drops[worst] / errors[worst]), float(drops[worst])
 
 
-def _starts_at_the_prior(curves: Sequence[Curve], rule: Rule, notion: Notion, source: str) -> Claim:
+def _starts_at_the_prior(
+    curves: Sequence[Curve], rule: Rule, notion: SlicedNotion, source: str
+) -> Claim:
     chosen = [curve for curve in curves if curve.notion == notion]
     starts = {
         prior: float(

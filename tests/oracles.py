@@ -201,6 +201,14 @@ def gaussian_divergence(order, first, second):
     return (exponent + scale) / (2 * (a - 1))
 
 
+def exact_delta(ratio, epsilon):
+    """Of N(ratio, 1) against N(0, 1), 40 digits."""
+    if ratio == 0:
+        return HP.mpf(0)
+    r, e = HP.mpf(ratio), HP.mpf(epsilon)
+    return HP.ncdf(r / 2 - e / r) - HP.exp(e) * HP.ncdf(-r / 2 - e / r)
+
+
 def mixture(points, samples):
     """Density of the mixture of N(sample, I), equal weights; points (..., dim)."""
     dim = samples.shape[1]
@@ -277,6 +285,15 @@ def empirical_distributions(draw, dim):
     outputs = draw(st.lists(row, min_size=n, max_size=n))
     counts = draw(st.one_of(st.just([1] * n), st.lists(st.integers(1, 4), min_size=n, max_size=n)))
     return FiniteDistribution(outputs=outputs, counts=counts)
+
+
+def probabilities(n_atoms, n_distributions=2):
+    """Probability vectors, some of their entries very small."""
+    entry = st.floats(1e-9, 1.0)
+    distribution = st.lists(entry, min_size=n_atoms, max_size=n_atoms).map(
+        lambda v: np.array(v) / sum(v)
+    )
+    return st.tuples(*[distribution] * n_distributions)
 
 
 @st.composite

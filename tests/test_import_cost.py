@@ -12,7 +12,6 @@ HEAVY = {
     "opacus",
     "pandas",
     "polars",
-    "pydantic",
     "scipy.stats",
     "sklearn",
     "torch",

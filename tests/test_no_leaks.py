@@ -299,7 +299,7 @@ IN_PYTHON = {
     "a cut csv": lambda t: in_batches(written(t, gzip.compress(CSV.encode())[:-9], "t.csv.gz")),
     # Arguments that are data.
     "a column as order": lambda _: ps.Guarantee.joint(order=pd.Series(INCOMES), epsilon=1),
-    "a column as notion": lambda _: ps.Guarantee(notion=pd.Series(WHO), order=2, epsilon=1),
+    "a column as share": lambda _: ps.Guarantee.guess(at_most=pd.Series(INCOMES)),
     "a column as profile": lambda _: ps.certify_release(GROUPS, TARGET.along(pd.Series(WHO))),
     "a table as directions": lambda _: ps.FiniteProfile.of(pd.DataFrame(SMALL)),
     # Releases.

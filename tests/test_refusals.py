@@ -10,8 +10,8 @@ from tests.refusals import check_refused
 
 import pufferslice as ps
 from pufferslice.audit import TrainingRuns
-from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.claims import Sliced
 from pufferslice.errors import CalibrationError, PuffersliceError, ReleaseError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
 
@@ -78,6 +78,6 @@ def test_refused(refusal, tmp_path, monkeypatch):
 
 
 def test_a_noise_that_would_cost_more_than_the_target(monkeypatch):
-    monkeypatch.setattr(statement, "spent_on", lambda *_: 1.5)
+    monkeypatch.setattr(Sliced, "spent", lambda *_: 1.5)
     with pytest.raises(CalibrationError, match=r"1\.5"):
         ps.certify_release(SCENARIO, JOINT)

@@ -26,8 +26,9 @@ from tests.oracles import (
     tight_cost,
 )
 
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.statement import ReleaseStatement, ViewPart
+from pufferslice.claims import Renyi, Sliced
 from pufferslice.errors import CalibrationError, PuffersliceError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import WholeSphere
@@ -61,7 +62,7 @@ def outcome_of(seed: int, index: int, kind: str | None = None) -> Outcome:
     about = {"index": index, "kind": case.kind, "failure_probability": case.failure_probability}
     options = dict(case.options)
     if not case.target.is_sliced or (
-        isinstance(case.target, ApproximateGuarantee) and case.method.rule == "closed_form"
+        not case.target.has_order and case.method.rule == "closed_form"
     ):
         options.pop("method", None)
     if not case.target.is_sliced:
@@ -73,7 +74,7 @@ def outcome_of(seed: int, index: int, kind: str | None = None) -> Outcome:
     except PuffersliceError as error:
         return Outcome(**about, problems=(f"unexpected refusal: {type(error).__name__}: {error}",))
     problems = [*_plain_problems(case, certificate)]
-    if certificate.statement["distributions_are_equal"]:
+    if certificate.statement.distributions_are_equal:
         problems += [] if _truly_equal(case) else ["distributions that differ were called equal"]
         return Outcome(**about, problems=tuple(problems))
     case = attrs.evolve(case, options=options, truth=_whitened(case, certificate))
@@ -111,13 +112,13 @@ def _plain_problems(case: Case, certificate: Certificate) -> list[str]:
     verification = verify(certificate)
     if not verification.holds:
         problems.append(f"verify: {verification.problems}")
-    spent, noise_std = statement["spent"], statement["noise"]["std"]
+    spent, noise_std = statement.spent, statement.noise.std
     if not (0 <= spent <= case.target.epsilon and 0 <= noise_std < math.inf):
         problems.append(f"spent {spent!r} with noise {noise_std!r} for {case.target}")
-    if not statement["distributions_are_equal"] and not noise_std > 0:
+    if not statement.distributions_are_equal and not noise_std > 0:
         problems.append("no noise for distributions that differ")
-    problems += [f"view {v}" for v in statement["views"] if not 0 <= v["epsilon"] < math.inf]
-    unsliced = statement["unsliced"]["epsilon"]
+    problems += [f"view {v}" for v in statement.views if not 0 <= v.epsilon < math.inf]
+    unsliced = statement.unsliced.epsilon
     if unsliced is not None and not 0 <= unsliced < math.inf:
         problems.append(f"unsliced epsilon {unsliced!r}")
     return problems
@@ -143,7 +144,7 @@ def _claim_problems(case: Case, certificate: Certificate) -> list[str]:
     if not target.is_sliced:
         truth = unsliced_truth(case, target.order, noise_std)
         return [] if truth <= exact(target.epsilon) else [f"unsliced truth {truth} above {target}"]
-    if isinstance(target, ApproximateGuarantee):
+    if not target.has_order:
         claim = {"notion": target.notion, "epsilon": target.epsilon, "delta": target.delta}
         return _approximate_problems(case, noise_std, **claim)
     truth = sliced_truth(case, noise_std, case.method.envelope, case.method.rule)
@@ -154,23 +155,23 @@ def _other_problems(case: Case, certificate: Certificate) -> list[str]:
     """Everything else that is stated, and that the noise is not far too large."""
     noise_std, target, statement = certificate.noise_std, case.target, certificate.statement
     problems = []
-    order = statement["unsliced"]["order"]
-    stated = statement["unsliced"]["epsilon"]
+    order = statement.unsliced.order
+    stated = statement.unsliced.epsilon
     if stated is not None:
         truth = unsliced_truth(case, order, noise_std)
         if not truth <= exact(stated):
             problems.append(f"unsliced truth {truth} above the stated {stated!r}")
         if case.kind != "sphere":
             problems += _ordering_problems(case, order, noise_std, stated)
-    if case.kind in EXACT_KINDS and target.is_sliced and not hasattr(target, "delta"):
+    if case.kind in EXACT_KINDS and target.is_sliced and target.has_order:
         problems += _waste_problems(case, noise_std)
     if isinstance(case.profile, WholeSphere) and _spread(case) > 1e-5 * _size(case):
         less = _sphere_truth(case, noise_std * (1 - 1e-6))
         problems += [] if less > exact(target.epsilon) else [f"noise {noise_std!r} is too much"]
     if case.kind not in ("gaussian", "sampled", "sphere"):
-        for view in statement["views"]:
+        for view in statement.views:
             problems += _view_problems(case, noise_std, view)
-    for view in statement["views"]:
+    for view in statement.views:
         problems += _formula_problems(case, statement, view)
     return problems
 
@@ -225,7 +226,8 @@ def _spread(case: Case) -> float:
 
 
 def _asked(case: Case, notion: str, order: float) -> Case:
-    return attrs.evolve(case, target=Guarantee(notion=notion, order=order, epsilon=1.0))
+    claim = Renyi(order=order, epsilon=1.0)
+    return attrs.evolve(case, target=Sliced(claim=claim, notion=notion))
 
 
 def gap_distributions(case: Case) -> list[list[Any]]:
@@ -413,9 +415,9 @@ def _approximate_problems(
     return []
 
 
-def _view_problems(case: Case, noise_std: float, view: dict[str, Any]) -> list[str]:
+def _view_problems(case: Case, noise_std: float, view: ViewPart) -> list[str]:
     """A view is a true (epsilon, delta) statement, whatever rule it came from."""
-    scope, epsilon, delta = view["scope"], view["epsilon"], view["delta"]
+    scope, epsilon, delta = view.scope, view.epsilon, view.delta
     if scope == "unsliced":
         if any(distribution.n_samples > 1 for pair in case.truth for distribution in pair):
             return []
@@ -428,19 +430,19 @@ def _view_problems(case: Case, noise_std: float, view: dict[str, Any]) -> list[s
     return [f"view {view}: {problem}" for problem in problems]
 
 
-def _formula_problems(case: Case, statement: dict[str, Any], view: dict[str, Any]) -> list[str]:
+def _formula_problems(case: Case, statement: ReleaseStatement, view: ViewPart) -> list[str]:
     """The two conversions that are formulas of epsilon, order and delta."""
-    order = statement["unsliced"]["order"]
-    base = statement["unsliced"]["epsilon"] if view["scope"] == "unsliced" else case.target.epsilon
-    a, e, d = exact(order), exact(base) if base is not None else None, exact(view["delta"])
-    if e is None or view["rule"] not in ("paper", "improved"):
+    order = statement.unsliced.order
+    base = statement.unsliced.epsilon if view.scope == "unsliced" else case.target.epsilon
+    a, e, d = exact(order), exact(base) if base is not None else None, exact(view.delta)
+    if e is None or view.rule not in ("paper", "improved"):
         return []
     added = HP.log((a - 1) / a) - (HP.log(d) + HP.log(a)) / (a - 1)
-    if view["rule"] == "paper":
+    if view.rule == "paper":
         truth = e - HP.log(d) / (a - 1)
-    elif view["scope"] == "sliced average":
+    elif view.scope == "sliced average":
         truth = e + max(HP.mpf(0), added)
     else:
         truth = max(HP.mpf(0), e + added)
-    close = abs(exact(view["epsilon"]) - truth) <= SMALL * (1 + abs(truth))
+    close = abs(exact(view.epsilon) - truth) <= SMALL * (1 + abs(truth))
     return [] if close else [f"view {view} should be {truth}"]

@@ -98,9 +98,9 @@ def check_files(folder: Path) -> None:
         certificate = Certificate.load(made)
         assert verify(certificate).holds
         statement = certificate.statement
-        assert 0 <= statement["spent"] <= certificate.guarantee.bound < math.inf
-        assert 0 <= statement["noise"]["std"] < math.inf
-        check_json(statement, made)
+        assert 0 <= statement.spent <= certificate.guarantee.bound < math.inf
+        assert 0 <= statement.noise.std < math.inf
+        check_json(statement.to_json(), made)
 
 
 def _refuse(text: str) -> float:

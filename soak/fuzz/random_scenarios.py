@@ -14,8 +14,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.claims import Claim, EpsilonDelta, Method, claim_of
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.scenario.distributions import (
@@ -180,9 +179,8 @@ def _sampled(rng: np.random.Generator) -> Case:
         worlds[secret] = SampledDistribution(outputs=rows[drawn])
     claim = _renyi(rng, ("average", "joint"))
     if approximate:
-        claim = ApproximateGuarantee(
-            notion=claim.notion, epsilon=claim.epsilon, delta=float(rng.uniform(0.15, 0.6))
-        )
+        pair = EpsilonDelta(epsilon=claim.epsilon, delta=float(rng.uniform(0.15, 0.6)))
+        claim = attrs.evolve(claim, claim=pair)
     options: dict[str, Any] = {
         "failure_probability": float(10 ** rng.uniform(-3, -1)),
         "band": str(rng.choice(["order_statistics", "dkw"])),
@@ -378,18 +376,17 @@ def _profile(rng: np.random.Generator, dim: int, most: int = 5) -> FiniteProfile
     return FiniteProfile(directions=base.directions, weights=parts / parts.sum())
 
 
-def _renyi(rng: np.random.Generator, notions: tuple[str, ...]) -> Guarantee:
+def _renyi(rng: np.random.Generator, notions: tuple[str, ...]) -> Claim:
     order = float(rng.choice([1.05, 1.5, 2.0, 4.0, 16.0, 64.0, 1 + 10 ** rng.uniform(-2, 2)]))
     epsilon = float(10 ** rng.uniform(-2.5, 1.5))
-    return Guarantee(notion=str(rng.choice(notions)), order=order, epsilon=epsilon)
+    return claim_of({"notion": str(rng.choice(notions)), "order": order, "epsilon": epsilon})
 
 
 def _claim(rng: np.random.Generator, *, any_claim: bool) -> Any:
     claim = _renyi(rng, ("average", "joint", "unsliced"))
     if any_claim and rng.random() < 0.12 and claim.is_sliced:
-        return ApproximateGuarantee(
-            notion=claim.notion, epsilon=claim.epsilon, delta=float(10 ** rng.uniform(-6, -0.5))
-        )
+        pair = EpsilonDelta(epsilon=claim.epsilon, delta=float(10 ** rng.uniform(-6, -0.5)))
+        return attrs.evolve(claim, claim=pair)
     return claim
 
 

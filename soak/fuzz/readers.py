@@ -167,8 +167,8 @@ _SCENARIO: dict[str, Any] = {
 
 
 def _certified() -> tuple[Certificate, Certificate, Any, Any]:
-    from pufferslice.calibration.guarantee import Guarantee
     from pufferslice.certificate import certify_release
+    from pufferslice.claims import Guarantee
     from pufferslice.queries import summary
     from pufferslice.scenario.scenario import Scenario
 

@@ -8,7 +8,9 @@ from soak.fuzz.random_scenarios import KINDS
 from soak.fuzz.scenario_soak import outcomes, problems_of
 from soak.sizes import SIZE
 
-from pufferslice.certificate import statement
+from pufferslice.certificate import release as statement
+from pufferslice.claims import Sliced
+from pufferslice.claims.claim import WholeClaim
 
 
 @pytest.mark.soundness
@@ -26,11 +28,12 @@ def test_too_little_noise_would_be_found(seed, monkeypatch, share):
 
     Noise that is a thousandth too small is noticed where distributions are exact.
     """
-    calibrated, spent = statement.calibrated_noise, statement.spent_on
+    calibrated = statement.calibrated_noise
     monkeypatch.setattr(statement, "calibrated_noise", lambda e, s: calibrated(e, s) * share)
-    monkeypatch.setattr(
-        statement, "spent_on", lambda e, s, std: min(spent(e, s, std), s.target.bound)
-    )
+    for kind in (WholeClaim, Sliced):
+        monkeypatch.setattr(
+            kind, "spent", lambda *asked, cost=kind.spent: min(cost(*asked), asked[0].bound)
+        )
     monkeypatch.setattr(statement, "views_of", lambda *_: [])
     monkeypatch.setattr(
         claims, "verify", lambda _: attrs.make_class("V", {"holds": attrs.field(default=True)})()

@@ -14,7 +14,8 @@ import pytest
 
 import pufferslice as ps
 from pufferslice import audit, baselines, learning
-from pufferslice.calibration import OperatingSystemNoise, SeededTestNoise, epsilon_delta
+from pufferslice._core.sampler import OperatingSystemNoise, SeededTestNoise
+from pufferslice.claims import views
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning.accountants import accountant_named
 from pufferslice.scenario import GaussianMixture
@@ -66,8 +67,10 @@ PLAN = {"differing": learning.exactly(2), "sampling": POISSON, "accountant": lea
 DRAWN = ("dim", "n_directions")
 PAIR = {"first": LINE, "second": OTHER, "confidence": 0.9, "seed": 1}
 CALLS = dict([
-    call(ps.Guarantee, notion="joint", order=4.0, epsilon=1.0),
-    call(ps.ApproximateGuarantee, notion="joint", epsilon=1.0, delta=0.1),
+    call(ps.Guarantee.joint, order=4.0, epsilon=1.0),
+    call(ps.Guarantee.epsilon_delta, epsilon=1.0, delta=0.1),
+    call(ps.Guarantee.guess, at_most=0.6),
+    call(ps.Guarantee.information, bits=0.1),
     call(ps.Method, rule="tight", envelope="transport"),
     call(ps.queries.Box, low=[0.0, 0.0], high=[1.0, 2.0]),
     call(ps.queries.Ball, center=[0.0, 0.0], radius=1.0),
@@ -158,7 +161,7 @@ CALLS = dict([
          members=[True, False] * 200, attack="loss", confidence=0.9),
     call(audit.loss_scores, losses=LINE),
     call(audit.margin_scores, logits=LINE[:8].reshape(4, 2), labels=[0, 1, 0, 1]),
-    call(epsilon_delta.paper_epsilon, order=4.0, epsilon=1.0, delta=1e-5),
+    call(views.paper_epsilon, order=4.0, epsilon=1.0, delta=1e-5),
     call(concentration.dkw_halfwidth, n_samples=10, failure_probability=0.1),
     call(concentration.clopper_pearson, n_successes=1, n_trials=10, failure_probability=0.1),
 ])  # fmt: skip

@@ -22,7 +22,7 @@ import contextlib, importlib, io, json, os, select, signal, sys, time
 from pathlib import Path
 from pufferslice.cli import main
 from pufferslice.cli.app import run
-from pufferslice.calibration.noise import draw_integers
+from pufferslice._core.sampler import draw_integers
 from pufferslice.learning.keys import RunKey
 from pufferslice._core.files import CONFIDENTIAL, write_new
 

@@ -12,7 +12,7 @@ import json, os, resource, signal, sys
 from pathlib import Path
 import pyarrow as pa
 import pufferslice as ps
-from pufferslice.calibration import OperatingSystemNoise
+from pufferslice._core.sampler import OperatingSystemNoise
 from pufferslice.releases import release_again
 import importlib
 releasing = importlib.import_module("pufferslice.releases.release")

@@ -6,6 +6,7 @@
     ├── ScenarioError (ValueError)         secrets, pairs, priors or query do not make a scenario
     ├── TableError (ValueError)            a table or file cannot be used as data
     ├── CalibrationError (ArithmeticError) no finite noise gives the guarantee
+    │   └── ClaimError                     the difference between the worlds cannot answer a claim
     ├── CertificateError (ValueError)      a certificate is unreadable, edited or does not verify
     ├── LedgerError (RuntimeError)         a ledger belongs elsewhere or cannot be used
     │   ├── AlreadyReleasedError           the certificate has had its one release
@@ -49,6 +50,10 @@ class TableError(PuffersliceError, ValueError):
 
 class CalibrationError(PuffersliceError, ArithmeticError):
     """No finite noise gives the wanted guarantee."""
+
+
+class ClaimError(CalibrationError):
+    """The difference between the worlds cannot answer what a claim asks."""
 
 
 class CertificateError(PuffersliceError, ValueError):

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release
+from pufferslice.claims import Guarantee
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from pufferslice._core.sampler import SIGMA_INT, SeededTestNoise
 from pufferslice.audit import Audit, audit_outputs, supplied_outputs
-from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
+from pufferslice.claims import Guarantee
 from pufferslice.queries import summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario

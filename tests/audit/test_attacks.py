@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 from tests.audit.teeth import point_masses
 
+from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.audit import audit_release, draw_outputs
 from pufferslice.audit.release import quantised_rows
-from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.certificate import certify_release
+from pufferslice.claims import Guarantee
 from pufferslice.queries import Box, summary
 from pufferslice.releases.release import quantised, release
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution

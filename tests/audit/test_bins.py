@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pufferslice._core.sampler import SIGMA_INT
 from pufferslice.audit.bins import (
     best_partition,
     bin_counts,
@@ -19,7 +20,6 @@ from pufferslice.audit.bins import (
     sorted_counts,
     upper_share,
 )
-from pufferslice.calibration.noise import SIGMA_INT
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=30)
 

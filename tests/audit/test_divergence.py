@@ -28,9 +28,8 @@ from pufferslice.audit.divergence import (
     outputs_needed,
     outside_of,
 )
-from pufferslice.calibration.epsilon_delta import gaussian_delta
-from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
+from pufferslice.claims import Guarantee
+from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint, gaussian_delta
 
 UNSLICED = Guarantee.unsliced(order=2, epsilon=1.0)
 ANGLES = np.array([0.1, 0.7, 1.4])

@@ -11,9 +11,10 @@ from scipy.stats import binom
 
 from pufferslice.audit import Probes, TrainingRuns, audit_property
 from pufferslice.audit.property import attack_property, mean_interval, plan_guesses, records_leaked
-from pufferslice.calibration.guessing import right_guesses, total_variation_bound
+from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import WithoutReplacement, WorstCase, exactly, plan_with_noise
+from pufferslice.sensitivity.variation import total_variation_bound
 
 PROBES = Probes(labels=np.array([0, 1, 2, 0, 1, 2]), from_second=np.arange(6) >= 3, n_classes=3)
 WORKER = """

@@ -38,8 +38,8 @@ from pufferslice.audit.membership import (
 )
 from pufferslice.audit.release import quantised_rows
 from pufferslice.audit.training import audit_released
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release, certify_training
+from pufferslice.claims import Guarantee
 from pufferslice.errors import ScenarioError
 from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
 from pufferslice.queries import Box, summary

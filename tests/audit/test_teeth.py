@@ -73,7 +73,7 @@ def in_five_dimensions(seed):
 def test_broken_shapes_are_refuted(seed, name, dim):
     scenario = teeth.point_masses() if dim == 2 else in_five_dimensions(seed)
     certificate = teeth.certified_whole(1.0, scenario)
-    assert certificate.statement["noise"]["shape"]["kind"] == "fitted"
+    assert certificate.statement.noise.shape.kind == "fitted"
     mechanism = teeth.BROKEN_SHAPES[name]
     audit = teeth.audit_of_shape(mechanism, scenario, certificate, 50_000, seed, teeth.SURE)
     claim, noise = audit.verdicts[0], audit.verdicts[-1]

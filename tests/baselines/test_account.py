@@ -18,7 +18,7 @@ from pufferslice.baselines.account import (
     one_record_row,
     signal_row,
 )
-from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint
+from pufferslice.claims.views import ORDERS, improved_epsilon_joint
 from pufferslice.learning import (
     Amplified,
     LogMoment,

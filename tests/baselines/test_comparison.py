@@ -32,7 +32,7 @@ from pufferslice.baselines.comparison import (
     couples_of,
     noise_curves,
 )
-from pufferslice.calibration.calibrate import Method
+from pufferslice.claims.slices import Method
 from pufferslice.queries import Ball, Box, summary
 
 OURS = [
@@ -98,7 +98,7 @@ def test_our_rows_are_what_a_certificate_would_add(found, scenario, profile):
             issued = ps.certify_release(scenario, claim.along(profile), method=method)
             row = found.row(f"{notion}, {name}")
             assert row.noise_std == issued.noise_std
-            assert row.unsliced_epsilon == issued.statement["unsliced"]["epsilon"]
+            assert row.unsliced_epsilon == issued.statement.unsliced.epsilon
             assert (row.guarantee, row.scope) == (str(claim), "sliced")
 
 
@@ -111,12 +111,12 @@ def test_unsliced_rows_are_what_a_certificate_would_add(found, scenario):
     )
     assert {(row.guarantee, row.scope) for row in rows} == {("(4, 1)-RPP", "unsliced")}
     assert rows[0].noise_std == plain.noise_std
-    stds = np.array(shaped.statement["noise"]["std_by_coordinate"]) / scenario.query.scales
+    stds = np.array(shaped.statement.noise.std_by_coordinate) / scenario.query.scales
     assert rows[1].mean_squared_error == pytest.approx(float(np.mean(stds**2)), rel=1e-12)
     assert rows[1].noise_std == pytest.approx(math.sqrt(rows[1].mean_squared_error), rel=1e-12)
     assert "correlated noise" in rows[1].note
     for row, issued in zip(rows, (plain, shaped), strict=True):
-        assert row.unsliced_epsilon == issued.statement["unsliced"]["epsilon"]
+        assert row.unsliced_epsilon == issued.statement.unsliced.epsilon
         assert row.guess == issued.guess
 
 

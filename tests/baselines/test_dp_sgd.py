@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from pufferslice.baselines import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size, run_epsilon
-from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint
+from pufferslice.claims.views import ORDERS, improved_epsilon_joint
 from pufferslice.errors import CalibrationError
 from pufferslice.learning import (
     Amplified,

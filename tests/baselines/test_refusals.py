@@ -150,7 +150,7 @@ WRONG_ARGUMENTS = {
         f"{noise_std.__name__}, {name}": (partial(noise_std, *arguments), names)
         for noise_std in (gwm_noise_std, dagwm_noise_std)
         for name, arguments, names in (
-            ("sliced", ([SPIKE], JOINT), "notion"),
+            ("sliced", ([SPIKE], JOINT), "whole output"),
             ("gaussian", ([(GAUSSIAN, GAUSSIAN)], RPP), "atoms"),
             ("none", ([], RPP), "couples"),
             ("dimensions", ([(SPIKE[0], PLANE)], RPP), "dimension"),
@@ -163,7 +163,7 @@ WRONG_ARGUMENTS = {
     "laplace, dimension": (lambda: laplace_scale([(SPACE, SPACE)], 1.0), "scalar"),
     "laplace, notion": (
         lambda: laplace_renyi_scale([SPIKE], Guarantee.average_over_batches(order=4, epsilon=1.0)),
-        "notion",
+        "whole output",
     ),
     "group privacy": (lambda: group_noise_std(math.nan, RPP), "group_sensitivity"),
     "group, no widths": (lambda: group([]), "coordinate"),
@@ -192,7 +192,7 @@ WRONG_ARGUMENTS = {
     "sinkhorn, dimensions": (lambda: sinkhorn_w_infinity(PLANE, SPACE, STRICT), "dimension"),
     "sinkhorn, notion": (
         lambda: sinkhorn_noise([SPIKE], Guarantee.average(order=4, epsilon=1.0), STRICT),
-        "notion",
+        "whole output",
     ),
     "sinkhorn, memory": (lambda: sinkhorn_w_infinity(MANY, MANY, STRICT), "37,252.9 GiB"),
     # Markov chains.

@@ -8,13 +8,13 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.json_edits import inner, put
+from tests.json_edits import inner, put, statement_of
 
-from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
-from pufferslice.certificate.statement import CertificateOptions, release_statement
+from pufferslice.certificate.release import CertificateOptions, release_statement
+from pufferslice.claims import Guarantee
+from pufferslice.claims.slices import Method
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
@@ -32,7 +32,7 @@ KINDS = (
 SIZES = {"north": 37, "south": 53, "west": 29}
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
 AVERAGE = Guarantee.average(order=2.5, epsilon=0.3)
-LOOSE = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
+LOOSE = Guarantee.joint(epsilon=1.0, delta=0.2)
 SPHERE = SampledSphere.draw(dim=2, n_directions=7, seed=4)
 PLAN = plan_with_noise(
     differing=exactly(2), sampling=Poisson(n_records=100, rate=0.1), clip_norm=1.0,
@@ -64,14 +64,16 @@ def draws(shift, dim=2):
 
 def changed(certificate, change, evidence=None):
     """The certificate with a statement that a function has changed; the digest follows."""
-    statement = copy.deepcopy(dict(certificate.statement))
+    statement = copy.deepcopy(certificate.statement.to_json())
     change(statement)
-    return Certificate(statement=statement, evidence=evidence or certificate.evidence)
+    return Certificate(statement=statement_of(statement), evidence=evidence or certificate.evidence)
 
 
 def stating(certificate, path, value):
     """The certificate with another value at one path of its statement."""
-    return attrs.evolve(certificate, statement=put(certificate.statement, path, value))
+    return attrs.evolve(
+        certificate, statement=statement_of(put(certificate.statement.to_json(), path, value))
+    )
 
 
 def other_values(value):
@@ -95,10 +97,11 @@ def other_values(value):
 
 def changes(statement):
     """Every field changed in turn: values, items and keys dropped and added."""
-    for path, value in inner(dict(statement)):
+    values = statement.to_json()
+    for path, value in inner(values):
         for other in other_values(value):
             if path and other != value:
-                yield path, put(statement, path, other)
+                yield path, statement_of(put(values, path, other))
 
 
 def issued(evidence, statement, **options):

@@ -8,9 +8,9 @@ import pytest
 from tests.certificate.conftest import KINDS
 from tests.json_edits import inner
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.certificate.certificate import evidence_path
+from pufferslice.claims import Guarantee
 from pufferslice.errors import CertificateError, StorageError
 from pufferslice.sensitivity.tables import DistanceTables
 
@@ -35,7 +35,7 @@ def test_save_and_load_give_the_same_bits(certificates, kind, tmp_path):
 def test_properties(certificates):
     certificate = certificates["records"]
     assert certificate.guarantee == Guarantee.joint(order=4, epsilon=1.0)
-    assert certificate.noise_std == certificate.statement["noise"]["std"] > 0
+    assert certificate.noise_std == certificate.statement.noise.std > 0
     assert certificate.spent <= 1.0
     assert certificate.unsliced_epsilon > 1.0
     assert certificate.is_secure

@@ -57,7 +57,7 @@ class TestSum:
         assert math.fsum(costs) <= composed.epsilon <= composed.total == TOTAL
         assert composed.epsilon == pytest.approx(1.0, rel=1e-9)
         assert composed.order == 4
-        one = both[0].statement["noise"]["implementation_delta"]
+        one = both[0].statement.noise.implementation_delta
         assert composed.implementation_delta == pytest.approx(2 * one)
         assert "2 releases" in str(composed)
 

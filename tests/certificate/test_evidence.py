@@ -7,10 +7,10 @@ import attrs
 import numpy as np
 import pytest
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
+from pufferslice.claims import Guarantee
 from pufferslice.errors import CertificateError
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
@@ -244,8 +244,10 @@ def at(row, column, value):
         state(lambda facts: facts["full"]["recipe"].pop("epsilon")),
         state(lambda facts: facts["full"].update(recipe=[])),
         state(lambda facts: facts.update(full=None)),
-        state(lambda facts: facts["full"].pop("has_tables")),
-        state(lambda facts: facts.update(has_slices=True)),
+        state(lambda facts: facts.pop("differences")),
+        state(lambda facts: facts["differences"].update(full="nothing")),
+        state(lambda facts: facts["differences"].update(full="gaussian")),
+        state(lambda facts: facts["differences"].update(slices="gaps")),
         without("full_gaps"),
         put("full_gaps", lambda g: -g),
         put("full_gaps", lambda g: g * np.nan),
@@ -269,7 +271,7 @@ def test_evidence_of_the_whole_output_that_is_none(certificates, change):
                 without("whitening"),
                 put("whitening", lambda a: a * 0.5),
                 state(lambda facts: facts["full"].update(from_range=True)),
-                state(lambda facts: facts["full"].update(has_tables=False)),
+                state(lambda facts: facts["differences"].pop("full")),
             ],
             [False, True],
         ),
@@ -286,7 +288,9 @@ def test_edited_evidence_of_the_whole_output_is_refuted(certificates, change, re
     change(parts)
     evidence = Evidence.from_bytes(packed(parts))
     digest = {"evidence_digest": evidence.digest()} if restated else {}
-    forged = Certificate(statement=dict(certificate.statement) | digest, evidence=evidence)
+    forged = Certificate(
+        statement=certificate.statement.model_copy(update=digest), evidence=evidence
+    )
     assert not verify(forged).holds
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.certificate.conftest import PLAN
+from tests.json_edits import statement_of
 
 from pufferslice.certificate import Certificate, certify_training, compose, verify
 from pufferslice.certificate import limits as table
@@ -43,7 +44,7 @@ def test_every_code_of_a_release_is_in_the_documentation():
 @pytest.mark.soundness
 def test_a_run_by_another_program_says_who_keeps_examples_apart():
     certificate = certified()
-    assert "examples-kept-apart-by-program" in certificate.statement["limits"]
+    assert "examples-kept-apart-by-program" in certificate.statement.limits
     assert "no batch normalisation, no mixing of examples" in str(certificate)
 
 
@@ -53,7 +54,7 @@ def test_a_run_of_isolated_examples_names_what_is_left_open():
     text = str(certificate)
     assert "no mixing of examples" not in text
     for code in table.ISOLATED:
-        assert code in certificate.statement["limits"]
+        assert code in certificate.statement.limits
         assert table.LIMITS[code] in text
     assert verify(certificate).holds
 
@@ -63,9 +64,9 @@ def test_a_run_of_isolated_examples_names_what_is_left_open():
 def test_how_examples_are_kept_apart_cannot_be_left_out(limits):
     with pytest.raises(ArgumentError, match="limits must state how examples were kept apart"):
         certified(limits=limits)
-    statement = copy.deepcopy(dict(certified().statement))
+    statement = copy.deepcopy(certified().statement.to_json())
     statement["limits"] = [*statement["limits"][:-1], *limits]
-    problems = verify(Certificate(statement=statement, evidence=None)).problems
+    problems = verify(Certificate(statement=statement_of(statement), evidence=None)).problems
     assert any("kept apart" in problem for problem in problems)
 
 
@@ -79,9 +80,9 @@ def test_unknown_codes_are_refused(limits):
 
 def test_composed_runs_have_the_limits_of_all():
     both = compose([certified(limits=table.ISOLATED), certified()])
-    assert both.statement["limits"][-3:] == [*table.BY_PROGRAM, *table.ISOLATED]
+    assert both.statement.limits[-3:] == [*table.BY_PROGRAM, *table.ISOLATED]
     assert verify(both).holds
-    assert compose([both, both]).statement["limits"] == both.statement["limits"]
+    assert compose([both, both]).statement.limits == both.statement.limits
 
 
 @pytest.mark.soundness
@@ -92,15 +93,15 @@ def test_a_code_that_cannot_be_shown_is_not_read(name):
     statement[name].append("a-code-of-tomorrow")
     with pytest.raises(CertificateError, match=rf"statement\.{name}\[\d\]"):
         Certificate.from_json({**document, "statement": statement})
-    assert not verify(Certificate(statement=statement, evidence=None)).holds
+    assert not verify(Certificate(statement=statement_of(statement), evidence=None)).holds
 
 
 @pytest.mark.soundness
 def test_every_limit_that_follows_from_the_plan_is_recomputed():
     statement = certified(implementation_delta=1e-20).statement
-    for code in set(statement["limits"]) - set(table.RUN_LIMITS):
-        fewer = {**statement, "limits": [one for one in statement["limits"] if one != code]}
-        assert not verify(Certificate(statement=fewer, evidence=None)).holds, code
+    for code in set(statement.limits) - set(table.RUN_LIMITS):
+        fewer = {**statement.to_json(), "limits": [one for one in statement.limits if one != code]}
+        assert not verify(Certificate(statement=statement_of(fewer), evidence=None)).holds, code
 
 
 def test_mending_a_sentence_changes_no_certificate(monkeypatch):

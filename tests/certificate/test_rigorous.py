@@ -19,17 +19,16 @@ from tests.certificate.conftest import (
 )
 from tests.certificate.conftest import changed as edited
 
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.calibration.guessing import total_variation_bound
-from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, SIGMA_INT
-from pufferslice.calibration.unsliced import ROUNDING_DELTA
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, ROUNDING_DELTA, SIGMA_INT
 from pufferslice.certificate import certify_release, certify_training, verify
+from pufferslice.claims import Guarantee
 from pufferslice.errors import MissingExtraError
 from pufferslice.queries import summary
 from pufferslice.scenario.distributions import (
     GaussianMixture,
 )
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.variation import total_variation_bound
 
 flint = pytest.importorskip("flint", reason="python-flint is not installed")
 
@@ -97,10 +96,10 @@ def test_claims_about_the_whole_output_are_proved(request, prior, claim):
         ("atoms", JOINT, {"method": CLOSED_FORM}),
         ("atoms", JOINT, {"method": WORST_GAP}),
         ("mixtures", AVERAGE, {}),
-        ("atoms", ApproximateGuarantee.average(epsilon=1.0, delta=1e-3), {}),
-        ("atoms", ApproximateGuarantee.average(epsilon=1.0, delta=1e-3), {"method": WORST_GAP}),
-        ("atoms", ApproximateGuarantee.joint(epsilon=1.0, delta=1e-3), {}),
-        ("sampled", ApproximateGuarantee.average(epsilon=1.0, delta=0.2), {"gamma": 0.1}),
+        ("atoms", Guarantee.average(epsilon=1.0, delta=1e-3), {}),
+        ("atoms", Guarantee.average(epsilon=1.0, delta=1e-3), {"method": WORST_GAP}),
+        ("atoms", Guarantee.joint(epsilon=1.0, delta=1e-3), {}),
+        ("sampled", Guarantee.average(epsilon=1.0, delta=0.2), {"gamma": 0.1}),
         ("records", JOINT.along(SPHERE), {"gamma": 0.1}),
         ("records", JOINT.along(SPHERE), {"gamma": 0.1, "method": CLOSED_FORM}),
     ],
@@ -118,7 +117,7 @@ def test_sliced_claims_are_proved(request, profile, prior, claim, options):
 
 def test_a_delta_too_small_for_floats_is_proved(atoms, profile):
     """There the noise comes from Rényi moments, and the direct formula needs less."""
-    claim = ApproximateGuarantee.joint(epsilon=1.0, delta=1e-15).along(profile)
+    claim = Guarantee.joint(epsilon=1.0, delta=1e-15).along(profile)
     assert outcomes(certify_release(atoms, claim, deltas=()))[0] == "proved"
 
 
@@ -140,7 +139,7 @@ def test_less_noise_than_verify_can_see_is_refuted(atoms, profile):
 @pytest.mark.parametrize("field", ["epsilon", "guess"])
 def test_a_lower_bound_than_verify_can_see_is_refuted(certificates, field):
     certificate = certificates["records"]
-    stated = certificate.statement["unsliced"][field]
+    stated = getattr(certificate.statement.unsliced, field)
     lower = edited(certificate, lambda s: s["unsliced"].update({field: stated * (1 - 1e-10)}))
     assert verify(lower).holds
     assert not verify(lower, rigorous=True).holds
@@ -176,7 +175,7 @@ def with_unsliced(certificate, **numbers):
 
 def test_agrees_with_mpmath_to_the_last_digit(atoms):
     certificate = certify_release(atoms, UNSLICED, deltas=())
-    tables, std = certificate.evidence.full.differences, certificate.statement["noise"]["std"]
+    tables, std = certificate.evidence.full.differences, certificate.statement.noise.std
     with mpmath.workdps(60):
         cost = variation = mpmath.mpf(0)
         for longer, rows in distances(tables, 2, mpmath.mpf(std)):
@@ -200,7 +199,7 @@ def test_agrees_with_mpmath_to_the_last_digit(atoms):
 def test_gaussians_agree_with_mpmath(gaussian):
     """The closed form with determinants; of equal covariances also the total variation."""
     certificate = certify_release(gaussian, UNSLICED, shape="isotropic", deltas=())
-    pairs, std = certificate.evidence.full.differences, certificate.statement["noise"]["std"]
+    pairs, std = certificate.evidence.full.differences, certificate.statement.noise.std
     with mpmath.workdps(60):
         noise, worst = mpmath.mpf(std) ** 2 * mpmath.eye(2), mpmath.mpf(0)
         for means, covs in zip(pairs.means, pairs.covs, strict=True):
@@ -223,7 +222,7 @@ def test_total_variation_of_gaussians_of_one_spread():
     """By hand: means 3 apart, variance 1 + noise."""
     scenario = worlds(a=bell([0.0], [[1.0]]), b=bell([3.0], [[1.0]]))
     certificate = certify_release(scenario, Guarantee.guess(at_most=0.7), deltas=())
-    std = certificate.statement["noise"]["std"]
+    std = certificate.statement.noise.std
     exact = math.erf(3 / math.hypot(1, std) / math.sqrt(8)) / 2 + DRAW_DELTA + ROUNDING_DELTA + 0.5
     assert outcomes(with_unsliced(certificate, guess=exact + 2e-15))[2] == "proved"
     assert outcomes(with_unsliced(certificate, guess=exact - 2e-15))[2] == "refuted"
@@ -257,14 +256,14 @@ def test_mass_beyond_the_draws_has_no_divergence_but_a_delta():
 
 
 def test_draws_without_a_range_bound_no_whole_output(profile):
-    claim = ApproximateGuarantee.average(epsilon=1.0, delta=0.5).along(profile)
+    claim = Guarantee.average(epsilon=1.0, delta=0.5).along(profile)
     certificate = certify_release(without_range(2), claim, deltas=(), failure_probability=0.1)
     assert certificate.evidence.full.differences is None
     assert outcomes(with_unsliced(certificate, guess=0.99)) == ["proved", "not covered"]
 
 
 def test_a_delta_below_the_missing_mass_is_not_proved(profile):
-    claim = ApproximateGuarantee.average(epsilon=1.0, delta=0.5).along(profile)
+    claim = Guarantee.average(epsilon=1.0, delta=0.5).along(profile)
     certificate = certify_release(without_range(2), claim, deltas=(), failure_probability=0.1)
     missing = certificate.evidence.slices.missing.max()
     renyi = Guarantee.joint(order=4, epsilon=1e6).to_json()
@@ -275,15 +274,15 @@ def test_a_delta_below_the_missing_mass_is_not_proved(profile):
 
 
 def test_noise_too_small_for_any_epsilon_is_not_proved(atoms, profile):
-    claim = ApproximateGuarantee.average(epsilon=1.0, delta=1e-3).along(profile)
+    claim = Guarantee.average(epsilon=1.0, delta=1e-3).along(profile)
     certificate = certify_release(atoms, claim, deltas=())
     for std, outcome in ((0.1, "proved"), (1e-6, "not covered")):
-        assert outcomes(claiming(certificate, std, epsilon=1e300))[0] == outcome
+        assert outcomes(claiming(certificate, std, epsilon=1e149))[0] == outcome
 
 
 def test_epsilons_of_slices_count_only_where_balls_prove_them(atoms, profile):
     """Along directions a little short of 1 there is less noise than the floats assume."""
-    claim = ApproximateGuarantee.average(epsilon=1.0, delta=1e-3)
+    claim = Guarantee.average(epsilon=1.0, delta=1e-3)
     for shorter, outcome in ((0.0, "proved"), (9e-13, "not covered")):
         directions = FiniteProfile.of(profile.directions * (1 - shorter))
         assert outcomes(certify_release(atoms, claim.along(directions), deltas=()))[0] == outcome
@@ -292,7 +291,7 @@ def test_epsilons_of_slices_count_only_where_balls_prove_them(atoms, profile):
 def test_a_delta_along_slices_of_gaussians_is_not_covered(gaussian, profile):
     certificate = certify_release(gaussian, AVERAGE.along(profile), deltas=())
     assert outcomes(certificate)[0] == "proved"
-    other = ApproximateGuarantee.average(epsilon=50.0, delta=0.5).to_json()
+    other = Guarantee.average(epsilon=50.0, delta=0.5).to_json()
     assert outcomes(edited(certificate, lambda s: s.update(guarantee=other)))[0] == "not covered"
 
 
@@ -314,7 +313,7 @@ def with_an_equal_pair():
 
 @pytest.mark.parametrize(
     "claim",
-    [AVERAGE, ApproximateGuarantee.average(epsilon=1.0, delta=1e-3), *WHOLE],
+    [AVERAGE, Guarantee.average(epsilon=1.0, delta=1e-3), *WHOLE],
     ids=str,
 )
 def test_a_pair_of_equal_distributions_costs_nothing(profile, claim):
@@ -328,7 +327,7 @@ def test_a_pair_of_equal_distributions_costs_nothing(profile, claim):
 
 def test_equal_distributions_need_no_delta_for_the_grid(profile):
     """Rounding to the grid alone would cost more than this delta, if their outputs differed."""
-    claim = ApproximateGuarantee.average(epsilon=1.0, delta=2e-14).along(profile)
+    claim = Guarantee.average(epsilon=1.0, delta=2e-14).along(profile)
     assert math.sqrt(2) / SIGMA_INT / math.sqrt(2 * math.pi) > claim.delta
     assert outcomes(certify_release(with_an_equal_pair(), claim, deltas=()))[0] == "proved"
 
@@ -366,7 +365,7 @@ def test_divergences_of_gaussians_end_at_an_order():
     for factor, outcome in ((1 + TINY, "proved"), (1 - TINY, "refuted")):
         assert outcomes(with_unsliced(certificate, order=3.0, epsilon=exact * factor))[1] == outcome
     for order in (4.0, 5.0):
-        assert outcomes(with_unsliced(certificate, order=order, epsilon=1e300))[1] == "not covered"
+        assert outcomes(with_unsliced(certificate, order=order, epsilon=1e149))[1] == "not covered"
 
 
 def test_noise_below_the_rounding_of_a_singular_spread_proves_nothing():

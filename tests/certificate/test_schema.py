@@ -12,7 +12,6 @@ from tests.json_edits import edited, inner, put
 from pufferslice.audit import Audit, Verdict
 from pufferslice.audit.inference import Inference, Interval
 from pufferslice.audit.release import AUDIT_FORMAT, AUDIT_VERSION
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import (
     Certificate,
     certify_release,
@@ -21,12 +20,13 @@ from pufferslice.certificate import (
     sign,
 )
 from pufferslice.certificate.certificate import FORMAT, VERSION
-from pufferslice.certificate.schema import (
-    check_audit,
-    check_release,
-    check_statement,
+from pufferslice.certificate.files import (
     json_schemas,
+    read_audit,
+    read_release,
 )
+from pufferslice.certificate.statement import UnslicedPart, read_statement
+from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, CertificateError, ReleaseError
 from pufferslice.queries import Ball, summary
 from pufferslice.releases import Release
@@ -55,7 +55,7 @@ def released():
         noise_stds=[0.5, 0.0],
         grid_values=(3, -(10**300)),
         secure=True,
-        unsliced={"order": 2.0, "epsilon": 1.0, "from": "x", "guess": None},
+        unsliced=UnslicedPart(order=2.0, epsilon=1.0, source="x", guess=None),
         range=Ball([0.0, 0.0], 2.0),
     )
 
@@ -116,20 +116,20 @@ def test_a_release_fits_the_schema(validators, released):
 def test_an_audit_fits_the_schema(validators, audit):
     document = json.loads(json.dumps(audit.to_json()))
     validators["audit"].validate(document)
-    assert check_audit(document) == document
+    assert read_audit(document).to_json() == document
     for path, value in inner(document):
         if isinstance(value, dict):
             with pytest.raises(ArgumentError, match=r"more: is not a field of this file"):
-                check_audit(edited(document, (*path, "more"), lambda at, key: at.update({key: 1})))
+                read_audit(edited(document, (*path, "more"), lambda at, key: at.update({key: 1})))
         if path and isinstance(path[-1], str):
             with pytest.raises(ArgumentError, match="is missing"):
-                check_audit(edited(document, path, lambda at, key: at.pop(key)))
+                read_audit(edited(document, path, lambda at, key: at.pop(key)))
 
 
 @pytest.mark.parametrize("document", [None, 5, [], {}, {"verdicts": []}, {"roc_auc": 1}])
 def test_what_is_no_audit(document):
     with pytest.raises(ArgumentError, match="audit"):
-        check_audit(document)
+        read_audit(document)
 
 
 def test_formats_and_versions_are_those_of_the_writers():
@@ -166,7 +166,7 @@ def test_no_field_can_be_added_or_left_out(certificates, validators, kind):
 def test_every_field_has_its_type(certificates, released, audit, file):
     read, document = Release.from_json, released.to_json()
     if file == "audit":
-        read, document = check_audit, audit.to_json()
+        read, document = read_audit, audit.to_json()
     if file == "certificate":
         read = Certificate.from_json
         document = sign(certificates["records"], new_key_pair()[0]).to_json()
@@ -203,10 +203,10 @@ def test_every_field_has_its_type(certificates, released, audit, file):
         ("statement", lambda s: s["noise"]["std_by_coordinate"].pop()),
         ("workflow", lambda s: s.update(workflow="static")),
         ("workflow", lambda s: s.pop("workflow")),
-        ("guarantee.order", lambda s: s["guarantee"].update(order=1.0)),
-        ("guarantee.epsilon", lambda s: s["guarantee"].update(epsilon=0.0)),
-        ("guarantee.epsilon", lambda s: s["guarantee"].update(epsilon=1e151)),
-        ("guarantee.notion", lambda s: s["guarantee"].update(notion="Joint")),
+        ("guarantee", lambda s: s["guarantee"].update(order=1.0)),
+        ("guarantee", lambda s: s["guarantee"].update(epsilon=0.0)),
+        ("guarantee", lambda s: s["guarantee"].update(epsilon=1e151)),
+        ("guarantee", lambda s: s["guarantee"].update(notion="Joint")),
         ("method", lambda s: s["method"].update(rule="closed_form")),
         ("failure_probability", lambda s: s.update(failure_probability=1.0)),
         ("scenario.pairs[0]", lambda s: s["scenario"]["pairs"][0].pop()),
@@ -226,10 +226,10 @@ def test_every_field_has_its_type(certificates, released, audit, file):
     ],
 )
 def test_the_path_of_the_wrong_field_is_named_and_no_value(certificates, path, change):
-    statement = json.loads(json.dumps(dict(certificates["records"].statement)))
+    statement = json.loads(json.dumps(certificates["records"].statement.to_json()))
     change(statement)
     with pytest.raises(CertificateError) as caught:
-        check_statement(statement)
+        read_statement(statement)
     assert str(caught.value).partition(": ")[0].removeprefix("statement.") == path
     for value in ("nobody", "Zion", "tomorrow", "ABC", "1e+151"):
         assert value not in str(caught.value)
@@ -256,17 +256,17 @@ def test_the_path_of_the_wrong_field_is_named_and_no_value(certificates, path, c
 def test_a_statement_that_contradicts_itself_needs_no_evidence(certificates, kind, rule, change):
     guess = certify_release(worlds(a=[[0.0]], b=[[1.0]]), Guarantee.guess(at_most=0.6))
     certificate = {**certificates, "guess": guess}[kind]
-    statement = json.loads(json.dumps(dict(certificate.statement)))
-    check_statement(statement)
+    statement = json.loads(json.dumps(certificate.statement.to_json()))
+    read_statement(statement)
     change(statement)
     with pytest.raises(CertificateError, match=rule):
-        check_statement(statement)
+        read_statement(statement)
 
 
 @pytest.mark.parametrize("statement", [None, 5, [], {}, {"workflow": "training"}])
 def test_what_is_no_statement(statement):
     with pytest.raises(CertificateError, match="statement"):
-        check_statement(statement)
+        read_statement(statement)
 
 
 @pytest.mark.parametrize(
@@ -284,4 +284,4 @@ def test_a_release_with_odd_numbers_is_refused(released, key, value):
     document = released.to_json()
     document["values"][0][key] = value
     with pytest.raises(ReleaseError, match=rf"release\.values\[0\]\.{key}"):
-        check_release(document)
+        read_release(document)

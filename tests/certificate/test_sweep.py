@@ -15,7 +15,6 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 from tests.certificate.conftest import CLOSED_FORM, bell, draws, worlds
 
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import (
     Certificate,
     Sweep,
@@ -26,7 +25,6 @@ from pufferslice.certificate import (
     what_if,
 )
 from pufferslice.certificate.sweep import (
-    bounds_around,
     costs_if_off,
     pair_costs,
     slice_profile,
@@ -34,6 +32,7 @@ from pufferslice.certificate.sweep import (
     sweep_points,
     what_if_training,
 )
+from pufferslice.claims import Guarantee, claim_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Amplified,
@@ -98,12 +97,12 @@ def test_its_own_bound_is_the_certificate():
             found = what_if(given, claim)
             (own,) = [row for row in found.rows if row.claim == claim]
             stated = held.statement
-            assert own.noise_stds == pytest.approx(stated["noise"]["std_by_coordinate"])
+            assert own.noise_stds == pytest.approx(stated.noise.std_by_coordinate)
             assert own.guess == pytest.approx(held.guess, rel=1e-4)
             assert own.unsliced_epsilon == pytest.approx(held.unsliced_epsilon, rel=1e-9)
-            views = [view["epsilon"] for view in stated["views"] if view["scope"] == "unsliced"]
+            views = [view.epsilon for view in stated.views if view.scope == "unsliced"]
             assert own.epsilon_at_delta == pytest.approx(min(views), rel=1e-4)
-            assert found.order == stated["unsliced"]["order"]
+            assert found.order == stated.unsliced.order
             # More may be told with less noise.
             bounds = [row.claim.bound for row in found.rows]
             noise = [float(row.noise_stds[0]) for row in found.rows]
@@ -116,7 +115,7 @@ def test_slices_have_their_sweep_as_well():
     claim = Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
     held = certify_release(scenario(), claim)
     low, own = Sweep.of(held, [0.5, 1.0]).rows
-    assert own.noise_stds.tolist() == held.statement["noise"]["std_by_coordinate"]
+    assert own.noise_stds.tolist() == held.statement.noise.std_by_coordinate
     assert own.unsliced_epsilon > 1.0 > low.claim.epsilon
 
 
@@ -125,12 +124,12 @@ def test_slices_have_their_sweep_as_well():
 @pytest.mark.parametrize("profile", [FiniteProfile.axes(dim=2), WholeSphere(dim=2)])
 def test_epsilon_at_delta_is_that_of_the_whole_output(notion, profile):
     """Two points 5 apart: the slices show less than the release."""
-    target = Guarantee(notion=notion, order=4, epsilon=1.0, profile=profile)
+    target = claim_of({"notion": notion, "order": 4.0, "epsilon": 1.0}).along(profile)
     held = certify_release(worlds(a=[[0.0, 0.0]], b=[[3.0, 4.0]], query=QUERY), target)
     (own,) = Sweep.of(held, [1.0], delta=1e-5).rows
     views = {"unsliced": [], "sliced": []}
-    for view in held.statement["views"]:
-        views["unsliced" if view["scope"] == "unsliced" else "sliced"].append(view["epsilon"])
+    for view in held.statement.views:
+        views["unsliced" if view.scope == "unsliced" else "sliced"].append(view.epsilon)
     assert own.epsilon_at_delta == pytest.approx(min(views["unsliced"]), rel=1e-9)
     assert notion == "joint" or own.epsilon_at_delta > 1.2 * min(views["sliced"])
 
@@ -140,7 +139,7 @@ def test_slices_of_several_values_have_their_sweep():
     target = Guarantee.average(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
     held = certify_release(several, target)
     (own,) = Sweep.of(held, [1.0], delta=1e-5).rows
-    views = [v["epsilon"] for v in held.statement["views"] if v["scope"] == "unsliced"]
+    views = [v.epsilon for v in held.statement.views if v.scope == "unsliced"]
     assert own.epsilon_at_delta == pytest.approx(min(views), rel=1e-4)
 
 
@@ -182,7 +181,7 @@ def test_the_picture(sweep):
     root = ET.fromstring(sweep_svg(sweep))  # noqa: S314 - our own picture
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     texts = [node.text for node in root.iter() if node.tag.endswith("text")]
-    assert {"epsilon", "noise, 1 at 1", "right guesses, %"} <= set(texts)
+    assert {"ε claimed", "noise, 1 at 1", "right guesses, %"} <= set(texts)
     assert "script" not in sweep_svg(sweep)
     guess = sweep_svg(what_if(scenario(), Guarantee.guess(at_most=0.6), bounds=[0.55, 0.6]))
     assert "right guesses claimed" in guess
@@ -219,7 +218,7 @@ def gaussian():
 
 @pytest.mark.parametrize("claimed", [1.0, 0.3, 7.123456789, 1e-6, 250.0])
 def test_epsilons_surround_the_claim(claimed):
-    epsilons = bounds_around(Guarantee.joint(order=4, epsilon=claimed))
+    epsilons = Guarantee.joint(order=4, epsilon=claimed).bounds_around(25)
     assert len(epsilons) == 25
     assert epsilons[12] == claimed
     assert np.all(np.diff(epsilons) > 0)
@@ -232,7 +231,7 @@ def test_an_outlook_is_what_certifying_again_says(points, target):
     held = certify_release(points, target.along(PROFILE))
     epsilons = (0.1, target.epsilon, 5.0)
     for epsilon, row in zip(epsilons, sweep_points(held, epsilons), strict=True):
-        again = certify_release(points, attrs.evolve(target, epsilon=epsilon).along(PROFILE))
+        again = certify_release(points, target.with_bound(epsilon).along(PROFILE))
         assert row.claim == again.guarantee
         assert row.noise_std == row.tight_std == again.noise_std
         assert row.unsliced_epsilon == again.unsliced_epsilon
@@ -265,7 +264,7 @@ def test_a_bound_that_no_noise_reaches_has_no_noise(certificate):
 def test_variation_is_never_below_that_of_the_released_points(certificate):
     """Point masses: 2 Phi(distance / (2 noise)) - 1 between the farthest two."""
     farthest = math.sqrt(10)
-    for row in sweep_points(certificate, bounds_around(JOINT)):
+    for row in sweep_points(certificate, JOINT.bounds_around(25)):
         exact = 2 * float(ndtr(farthest / row.noise_std / 2)) - 1
         assert exact <= row.total_variation <= min(1.0, 2 * exact)
 
@@ -330,7 +329,7 @@ def test_unsliced_claims_have_one_rule(points):
 
 @pytest.mark.parametrize("claimed", [0.6, 0.50001, 0.99999, 0.753])
 def test_shares_of_guesses_lie_between_coin_flip_and_certainty(claimed):
-    shares = bounds_around(Guarantee.guess(at_most=claimed))
+    shares = Guarantee.guess(at_most=claimed).bounds_around(25)
     assert claimed in shares
     assert np.all(np.diff(shares) > 0)
     assert 0.5 < min(shares) <= max(shares) < 1
@@ -374,7 +373,7 @@ def test_priors_that_are_off_by_a_share_of_the_guard_cost_no_more(share):
     (cost,) = costs_if_off(held, [share])
     covariance = held.shape.covariance * held.noise_std**2
     _, vectors = np.linalg.eigh(covariance)
-    moved = share * held.statement["noise"]["shape"]["guard"] * vectors[:, 0]
+    moved = share * held.statement.noise.shape.guard * vectors[:, 0]
     worst = 0.0
     for sign in (-1, 1):
         away = {"a": laws["a"] - sign * moved, "b": laws["b"] + sign * moved}
@@ -399,7 +398,7 @@ def test_what_no_coupling_bounds_has_no_cost_of_being_off(certificate, gaussian)
 def test_samples_without_a_range_say_nothing_about_guessing():
     sides = {"low": draws(0.0), "middle": draws(0.5), "high": draws(1.0)}
     scenario = worlds(**sides, query=summary(mean=["pay", "age"]))
-    target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
+    target = Guarantee.joint(epsilon=1.0, delta=0.2)
     held = certify_release(scenario, target.along(PROFILE), failure_probability=0.1)
     low, own = sweep_points(held, [0.5, 1.0])
     assert own.noise_std == held.noise_std < low.noise_std

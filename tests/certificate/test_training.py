@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.certificate.conftest import changed, changes, stating, worlds
 
-from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.composition import compose
-from pufferslice.certificate.schema import json_schemas
+from pufferslice.certificate.files import json_schemas
 from pufferslice.certificate.sweep import stated_variation, what_if_training
 from pufferslice.certificate.training import (
     certify_training,
@@ -27,6 +25,8 @@ from pufferslice.certificate.training import (
     secret_epsilon,
 )
 from pufferslice.certificate.verify import UNCHECKED_TRAINING
+from pufferslice.claims import Guarantee
+from pufferslice.claims.views import ORDERS, improved_epsilon_joint, paper_epsilon
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Amplified,
@@ -160,29 +160,29 @@ def test_what_a_certificate_says():
     plan = planned(accountant=Amplified(), differing=exactly(5), sampling=POISSON)
     assert certificate.workflow == "training"
     assert certificate.guarantee == plan.guarantee()
-    assert statement["runs"] == [plan.to_json()]
-    assert statement["certifies"] == [Amplified.certifies]
-    assert statement["draws_may_be_seen"] == [Amplified.draws_may_be_seen]
-    assert statement["failure_probability"] == 0.0
-    assert statement["hypotheses"] == list(HYPOTHESES)
-    assert "epsilons-do-not-add" in statement["limits"]
+    assert [run.to_json() for run in statement.runs] == [plan.to_json()]
+    assert statement.certifies == [Amplified.certifies]
+    assert statement.draws_may_be_seen == [Amplified.draws_may_be_seen]
+    assert statement.failure_probability == 0.0
+    assert statement.hypotheses == list(HYPOTHESES)
+    assert "epsilons-do-not-add" in statement.limits
 
 
 @pytest.mark.soundness
 def test_views_are_the_conversions_at_the_order_and_the_best_of_the_grid():
     plan = planned()
-    views = {view["rule"]: view for view in certified().statement["views"]}
+    views = {view.rule: view for view in certified().statement.views}
     epsilon = plan.guarantee().epsilon
     schedule = (plan.sampling, plan.differing, plan.noise_multipliers)
     grid = min(
         improved_epsilon_joint(order, run_cost(LogMoment(), order, *schedule), 1e-5)
         for order in ORDERS
     )
-    assert views["paper"]["epsilon"] == pytest.approx(paper_epsilon(4, epsilon, 1e-5), rel=1e-12)
+    assert views["paper"].epsilon == pytest.approx(paper_epsilon(4, epsilon, 1e-5), rel=1e-12)
     improved = improved_epsilon_joint(4, epsilon, 1e-5)
-    assert views["improved"]["epsilon"] == pytest.approx(improved, rel=1e-12)
-    assert views["order_grid"]["epsilon"] == pytest.approx(grid, rel=1e-12)
-    assert {(view["scope"], view["delta"]) for view in views.values()} == {("unsliced", 1e-5)}
+    assert views["improved"].epsilon == pytest.approx(improved, rel=1e-12)
+    assert views["order_grid"].epsilon == pytest.approx(grid, rel=1e-12)
+    assert {(view.scope, view.delta) for view in views.values()} == {("unsliced", 1e-5)}
 
 
 @pytest.mark.soundness
@@ -190,12 +190,12 @@ def test_mean_square_never_becomes_epsilon_delta():
     certificate = certified(accountant=MeanSquare(), differing=exactly(5), deltas=(1e-5, 1e-6))
     both = compose([certificate, certificate])
     for one in (certificate, both):
-        assert one.statement["views"] == []
-        assert one.statement["deltas"] == []
+        assert one.statement.views == []
+        assert one.statement.deltas == []
         assert one.guarantee.notion == "average_over_batches"
-        assert "average-over-batches" in one.statement["limits"]
+        assert "average-over-batches" in one.statement.limits
         assert "implies no SRPP" in str(one)
-    views = certified(differing=exactly(5)).statement["views"]
+    views = certified(differing=exactly(5)).statement.views
     assert not verify(stating(certificate, ("views",), views)).holds
     assert certificate.guarantee.epsilon == pytest.approx(0.170454545454545, rel=1e-12)
     assert both.guarantee.epsilon == pytest.approx(2 * 0.170454545454545, rel=1e-12)
@@ -224,7 +224,7 @@ def test_every_changed_field_is_noticed(kind):
     assert {path[0] for path in missed} <= set(UNCHECKED_TRAINING)
     unexplained = {path for path in missed if path[0] == "runs" and not is_costless(path)}
     assert unexplained == set()
-    assert {path[0] for path in tried} == set(certificate.statement)
+    assert {path[0] for path in tried} == set(certificate.statement.to_json())
     assert ("runs", 0, "noise_multipliers", 0) in tried
     assert ("guarantee", "epsilon") in tried - missed
     if kind == "mean_square":  # the only accountant whose soundness rests on it
@@ -307,15 +307,15 @@ class TestTails:
         assert claim.epsilon == pytest.approx(
             secret_epsilon([given], delta=left, implementation_delta=0.0), rel=1e-9
         )
-        assert "Rényi" not in statement["certifies"][0]
-        assert "more-may-differ" in statement["limits"]
-        assert "cap-simulated" not in statement["limits"]
+        assert "Rényi" not in statement.certifies[0]
+        assert "more-may-differ" in statement.limits
+        assert "cap-simulated" not in statement.limits
         assert "no Rényi claim" in str(certificate)
-        assert {view["delta"] for view in statement["views"]} == {1e-5, 1e-3}
-        assert statement["failure_probability"] == 0.0
+        assert {view.delta for view in statement.views} == {1e-5, 1e-3}
+        assert statement.failure_probability == 0.0
         # One record does not depend on how many differ.
         whole = certified(differing=exactly(1), deltas=(1e-5, 1e-3)).statement
-        assert statement["one_record"] == whole["one_record"]
+        assert statement.one_record == whole.one_record
         points = what_if_training(certificate, [1.0])
         assert points == ()
         assert CUT.excess_probability < stated_variation(certificate) < 0.5
@@ -323,9 +323,9 @@ class TestTails:
     def test_a_tail_counts_once_for_several_runs(self):
         both = KINDS["two truncated"]()
         assert both.guarantee.delta == 1e-5
-        assert both.statement["failure_probability"] == 0.01
+        assert both.statement.failure_probability == 0.01
         assert "except with probability at most 0.01 over" in str(both)
-        assert {"more-may-differ", "cap-simulated"} <= set(both.statement["limits"])
+        assert {"more-may-differ", "cap-simulated"} <= set(both.statement.limits)
         twice = planned(differing=SIMULATED, noise_multipliers=np.full(100, 40.0))
         expected = secret_epsilon([twice], delta=1e-5, implementation_delta=0.0)
         assert both.guarantee.epsilon == pytest.approx(expected, rel=1e-12)
@@ -400,7 +400,7 @@ def test_runs_add_as_functions_of_the_differing_records():
     assert both.guarantee.epsilon > 1.1 * 2 * one.guarantee.epsilon
     twice = planned(noise_multipliers=np.full(100, 40.0))
     assert both.guarantee.epsilon == pytest.approx(twice.guarantee().epsilon, rel=1e-12)
-    assert len(both.statement["runs"]) == 2
+    assert len(both.statement.runs) == 2
     third = compose([both, one])
     longer = planned(noise_multipliers=np.full(150, 40.0))
     assert third.guarantee.epsilon == pytest.approx(longer.guarantee().epsilon, rel=1e-12)
@@ -420,8 +420,8 @@ def test_runs_of_different_design_and_noise_add():
     apart = first.guarantee().epsilon + second.guarantee().epsilon
     assert first.guarantee().epsilon == pytest.approx(0.173487203414766, rel=1e-12)
     assert both.guarantee.epsilon == pytest.approx(apart, rel=1e-12)
-    assert both.statement["certifies"] == [LogMoment.certifies, WorstCase.certifies]
-    assert len(both.statement["draws_may_be_seen"]) == 2
+    assert both.statement.certifies == [LogMoment.certifies, WorstCase.certifies]
+    assert len(both.statement.draws_may_be_seen) == 2
 
 
 def test_no_run_at_all():
@@ -432,27 +432,27 @@ def test_no_run_at_all():
 @pytest.mark.soundness
 def test_the_distance_of_the_noise_travels_and_adds_up():
     one, two = drawn(1e-20), drawn(2e-20)
-    assert one.statement["implementation_delta"] == 1e-20
-    assert KINDS["no_delta"]().statement["implementation_delta"] == 0.0
+    assert one.statement.implementation_delta == 1e-20
+    assert KINDS["no_delta"]().statement.implementation_delta == 0.0
     assert one.guarantee == certified(differing=COIN, deltas=()).guarantee
-    both = compose([one, two, one]).statement["implementation_delta"]
+    both = compose([one, two, one]).statement.implementation_delta
     assert both >= 4e-20
     assert both == pytest.approx(4e-20, rel=1e-15)
     assert compose([one]).digest == one.digest
     ideal = drawn(0.0)
-    assert compose([ideal, one]).statement["implementation_delta"] >= 1e-20
-    assert compose([ideal, ideal]).statement["implementation_delta"] == 0.0
-    assert compose([one, drawn(1e-40)]).statement["implementation_delta"] > 1e-20
-    assert compose([drawn(0.7), drawn(0.7)]).statement["implementation_delta"] == 1.0
+    assert compose([ideal, one]).statement.implementation_delta >= 1e-20
+    assert compose([ideal, ideal]).statement.implementation_delta == 0.0
+    assert compose([one, drawn(1e-40)]).statement.implementation_delta > 1e-20
+    assert compose([drawn(0.7), drawn(0.7)]).statement.implementation_delta == 1.0
 
 
 @pytest.mark.soundness
 def test_a_stop_that_depends_on_the_data_is_not_covered():
-    assert "stops-on-non-finite" in KINDS["stops"]().statement["limits"]
+    assert "stops-on-non-finite" in KINDS["stops"]().statement.limits
     assert "NaN or infinite" in str(KINDS["stops"]())
-    assert "stops-on-non-finite" not in drawn(0.0).statement["limits"]
+    assert "stops-on-non-finite" not in drawn(0.0).statement.limits
     both = compose([certify_training(planned(differing=COIN), data="d"), KINDS["stops"]()])
-    assert "stops-on-non-finite" in both.statement["limits"]
+    assert "stops-on-non-finite" in both.statement.limits
     assert not verify(stating(KINDS["stops"](), ("runs", 0, "non_finite"), "zero")).holds
 
 
@@ -480,7 +480,7 @@ def test_another_notion_does_not_compose():
 
 
 def test_an_edited_composition_of_what_does_not_compose_is_refuted():
-    run = certified(order=5).statement["runs"][0]
+    run = certified(order=5).statement.runs[0]
     edited = stating(compose([certified(), certified()]), ("runs", 1), run)
     problems = verify(edited).problems
     assert any("different orders" in problem for problem in problems)
@@ -508,10 +508,10 @@ def test_two_bits_and_their_exclusive_or():
     alone = [released([bit], line) for bit in (0, 1)]
     both = released([0, 1], FiniteProfile.uniform(dim=2, n_directions=20, seed=1))
     for certificate in alone:
-        assert certificate.statement["distributions_are_equal"] is True
+        assert certificate.statement.distributions_are_equal is True
         assert certificate.spent == 0
         assert certificate.unsliced_epsilon == 0
-    assert both.statement["distributions_are_equal"] is False
+    assert both.statement.distributions_are_equal is False
     assert both.spent > 0.4
     assert both.unsliced_epsilon > 0
     with pytest.raises(CertificateError, match="exclusive or"):
@@ -568,14 +568,14 @@ def record_plan(**changes):
 
 def one_record(*plans, **options):
     certificates = [certify_training(plan, data="d", **options) for plan in plans]
-    return compose(certificates).statement["one_record"]
+    return compose(certificates).statement.one_record
 
 
 @pytest.mark.soundness
 def test_known_cost_of_one_amplified_step():
     plan = record_plan(sampling=Poisson(n_records=100, rate=0.1), order=2)
     assert record_cost([plan], 2) == pytest.approx(0.0408272790240896, rel=1e-9)
-    assert one_record(plan)["epsilon"] == pytest.approx(0.0408272790240896, rel=1e-9)
+    assert one_record(plan).epsilon == pytest.approx(0.0408272790240896, rel=1e-9)
 
 
 @pytest.mark.soundness
@@ -586,11 +586,11 @@ def test_mean_square_never_states_its_own_cost():
     truth = record_cost([record_plan()], 16)
     assert truth == pytest.approx(3.10, abs=0.005)
     record = one_record(plan)
-    assert record["accountants"] == ["log_moment"]
-    assert record["epsilon"] >= truth
+    assert record.accountants == ["log_moment"]
+    assert record.epsilon >= truth
     log_moment = math.log(0.99 + 0.01 * math.exp(15 * 32)) / 15
-    assert record["epsilon"] == pytest.approx(log_moment, rel=1e-12)
-    assert "draws-secret" not in record["conditions"]
+    assert record.epsilon == pytest.approx(log_moment, rel=1e-12)
+    assert "draws-secret" not in record.conditions
 
 
 @pytest.mark.parametrize(
@@ -673,13 +673,13 @@ def test_runs_add_at_each_order():
         for order in (*ORDERS, 16.0)
     }
     record = one_record(first, second)
-    assert record["epsilon"] == pytest.approx(costs[16.0], rel=1e-12)
+    assert record.epsilon == pytest.approx(costs[16.0], rel=1e-12)
     grid = min(improved_epsilon_joint(order, cost, 1e-5) for order, cost in costs.items())
-    assert grid <= record["epsilon_at_delta"] <= grid * (1 + 1e-9)
-    assert record["accountants"] == ["amplified", "log_moment"]
-    assert "draws-secret" in record["conditions"]
-    alone = one_record(first)["epsilon_at_delta"]
-    assert alone < record["epsilon_at_delta"]
+    assert grid <= record.epsilon_at_delta <= grid * (1 + 1e-9)
+    assert record.accountants == ["amplified", "log_moment"]
+    assert "draws-secret" in record.conditions
+    alone = one_record(first).epsilon_at_delta
+    assert alone < record.epsilon_at_delta
 
 
 @pytest.mark.soundness
@@ -760,15 +760,14 @@ class TestDistanceOfTheNoise:
 
     def test_a_certificate_without_epsilon_says_so(self):
         certificate = certify_training(record_plan(), data="d", implementation_delta=1e-4)
-        record = certificate.statement["one_record"]
-        assert record["epsilon_at_delta"] is None
-        assert record["epsilon"] > 0
+        record = certificate.statement.one_record
+        assert record.epsilon_at_delta is None
+        assert record.epsilon > 0
         assert "No (epsilon, delta) can be stated at delta 1e-05" in str(certificate)
         assert verify(certificate).holds
         less = certify_training(record_plan(), data="d", implementation_delta=1e-9)
         assert (
-            less.statement["one_record"]["epsilon_at_delta"]
-            > one_record(record_plan())["epsilon_at_delta"]
+            less.statement.one_record.epsilon_at_delta > one_record(record_plan()).epsilon_at_delta
         )
 
     @pytest.mark.parametrize("distance", [-1e-9, 1.5, math.nan])
@@ -783,10 +782,10 @@ class TestDeclaredSecret:
         epsilon = secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
         (view,) = [
             view
-            for view in certify_training(plan, data="d").statement["views"]
-            if view["rule"] == "order_grid"
+            for view in certify_training(plan, data="d").statement.views
+            if view.rule == "order_grid"
         ]
-        assert epsilon == pytest.approx(view["epsilon"], rel=1e-9)
+        assert epsilon == pytest.approx(view.epsilon, rel=1e-9)
         assert epsilon > record_epsilon([plan], delta=1e-5, implementation_delta=0.0)
 
     def test_mean_square_has_none(self):
@@ -808,20 +807,20 @@ class TestDeclaredSecret:
 @pytest.mark.parametrize("accountant", [Amplified(), MeanSquare()], ids=repr)
 def test_every_changed_field_is_refuted(accountant):
     certificate = certify_training(record_plan(accountant=accountant), data="d")
-    record = certificate.statement["one_record"]
+    record = certificate.statement.one_record
     edits = [
         {"adjacency": "add-or-remove"},
         {"accountants": [accountant.name, "log_moment"]},
         {"order": 15.0},
-        {"epsilon": record["epsilon"] * 0.999},
-        {"delta": record["delta"] / 2},
-        {"epsilon_at_delta": record["epsilon_at_delta"] * 0.999},
+        {"epsilon": record.epsilon * 0.999},
+        {"delta": record.delta / 2},
+        {"epsilon_at_delta": record.epsilon_at_delta * 0.999},
         {"epsilon_at_delta": None},
-        {"conditions": record["conditions"][1:]},
+        {"conditions": record.conditions[1:]},
         {"conditions": []},
     ]
     if accountant == Amplified():
-        edits += [{"accountants": ["log_moment"]}, {"conditions": record["conditions"][:-1]}]
+        edits += [{"accountants": ["log_moment"]}, {"conditions": record.conditions[:-1]}]
     assert verify(certificate).holds
     for change in edits:
         edited = changed(certificate, lambda s, change=change: s["one_record"].update(change))

@@ -32,7 +32,7 @@ def test_groups_of_adult_are_not_worth_releasing():
     assert not judged.is_useful
     assert "not worth making" in judged.sentence
     assert "whole table" in judged.sentence
-    stds = certificate.statement["noise"]["std_by_coordinate"]
+    stds = certificate.statement.noise.std_by_coordinate
     for statistic, std in zip(judged.statistics, stds, strict=True):
         assert statistic.noise_std == std > statistic.constant_error
         assert str(judged).count(f"{std:.3g}") >= 1

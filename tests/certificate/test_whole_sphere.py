@@ -9,7 +9,6 @@ import pytest
 from tests.certificate.conftest import bell, changed, stating, worlds
 
 from pufferslice import (
-    ApproximateGuarantee,
     Certificate,
     FiniteProfile,
     Guarantee,
@@ -50,7 +49,7 @@ def test_points_have_the_closed_form(claim, variance):
     """At distance 3 in nine dimensions; no failure probability, no range."""
     certificate = certified(points(9, 3.0), claim)
     assert certificate.noise_std**2 == pytest.approx(variance, rel=1e-9)
-    assert certificate.statement["failure_probability"] == 0
+    assert certificate.statement.failure_probability == 0
     assert certificate.unsliced_epsilon == pytest.approx(18 / variance, rel=1e-9)
     assert (
         "along the whole sphere of 9 dimensions, in closed form, under the declared priors"
@@ -189,7 +188,7 @@ def test_another_sphere_is_refuted():
     for key, value in (("dim", 3), ("digest", "0" * 64)):
         assert not verify(stating(certificate, ("profile", key), value)).holds
     sliced = certify_release(points(4, 2.0), JOINT.along(FiniteProfile.axes(dim=4)))
-    sphere = {"profile": certificate.statement["profile"], "method": None}
+    sphere = {"profile": certificate.statement.profile, "method": None}
     result = verify(changed(sliced, lambda s: s.update(sphere)))
     assert any("profile" in problem for problem in result.problems)
 
@@ -203,7 +202,7 @@ def test_another_sphere_is_refuted():
 )
 def test_statements_that_cannot_be(change, words):
     certificate = certified(points(4, 2.0), JOINT)
-    statement = {**certificate.statement, **change}
+    statement = {**certificate.statement.to_json(), **change}
     with pytest.raises(CertificateError, match=words):
         Certificate.from_json({**certificate.to_json(), "statement": statement})
 
@@ -227,26 +226,24 @@ def test_views_are_along_the_sphere():
     average, joint = (certified(points(4, 2.0), claim, deltas=[1e-3]) for claim in NOTIONS)
     for certificate, scope in ((average, "sliced average"), (joint, "sliced joint")):
         epsilons = {
-            view["rule"]: view["epsilon"]
-            for view in certificate.statement["views"]
-            if view["scope"] == scope
+            view.rule: view.epsilon for view in certificate.statement.views if view.scope == scope
         }
         assert epsilons["order_grid"] <= epsilons["improved"] <= epsilons["paper"]
     # Points on average: cost 1/4 of an order at every order, so the best order is known.
-    found = next(view for view in average.statement["views"] if view["rule"] == "order_grid")
+    found = next(view for view in average.statement.views if view.rule == "order_grid")
     best = min(
         a / 4 + max(0, math.log1p(-1 / a) - (math.log(1e-3) + math.log(a)) / (a - 1))
         for a in np.linspace(1.01, 60, 6_000)
     )
-    assert found["epsilon"] == pytest.approx(best, rel=0.02)
-    assert found["epsilon"] >= best * (1 - 1e-6)
+    assert found.epsilon == pytest.approx(best, rel=0.02)
+    assert found.epsilon >= best * (1 - 1e-6)
 
 
 REFUSED = {
     "unequal covariances": (lambda: certified(WIDE, JOINT), "same covariance"),
     "average of several values": (lambda: certified(SEVERAL, AVERAGE), "SampledSphere"),
     "a delta": (
-        lambda: certified(points(2, 1.0), ApproximateGuarantee.joint(epsilon=1.0, delta=0.1)),
+        lambda: certified(points(2, 1.0), Guarantee.joint(epsilon=1.0, delta=0.1)),
         "FiniteProfile",
     ),
     "a method": (

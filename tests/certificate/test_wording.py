@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from tests.certificate.conftest import KINDS, bell, worlds
 
-from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
+from pufferslice._core.numbers import at_most, percent_at_most
 from pufferslice.certificate import certify_release, certify_training
 from pufferslice.certificate.wording import limit_sentences
+from pufferslice.claims import Guarantee
 from pufferslice.learning import LogMoment, MeanSquare, Poisson, binomial, exactly, plan_training
 from pufferslice.queries import summary
 from pufferslice.scenario.scenario import Scenario
@@ -25,10 +26,10 @@ def test_every_certificate_reads_from_head_to_limits(certificates, kind):
     assert f"Claim: {certificate.guarantee}" in text
     doubtful = kind in ("sampled", "approximate", "sphere")
     assert ("except with probability 0.1" if doubtful else "under the declared priors") in text
-    for prior in certificate.statement["scenario"]["priors"]:
-        assert f"{prior['name']}: {prior['kind']}" in text
-        assert prior["origin"] in text
-    for name in certificate.statement["scenario"]["query"]["names"]:
+    for prior in certificate.statement.scenario.priors:
+        assert f"{prior.name}: {prior.kind}" in text
+        assert prior.origin in text
+    for name in certificate.statement.scenario.query.names:
         assert name in text
     for limit in limit_sentences(certificate.statement):
         assert limit in text
@@ -44,9 +45,9 @@ def test_the_first_lines_are_for_every_reader(certificates, kind):
     _, _, protected, noise, guesses, _, whole, _, claim, *_ = lines
     assert protected.startswith("Protected: the secret ")
     assert " values). Not to be told apart: " in protected
-    assert (percent_at_most(statement["unsliced"]["guess"]) in guesses) == (kind != "approximate")
+    assert (percent_at_most(statement.unsliced.guess) in guesses) == (kind != "approximate")
     assert ("No useful bound on guessing" in guesses) == (kind == "approximate")
-    for std in statement["noise"]["std_by_coordinate"]:
+    for std in statement.noise.std_by_coordinate:
         assert (f" {1.959964 * std:.3g}" in noise) == (kind != "equal")
     assert whole.startswith("Unsliced (the released bits)")
     assert claim.startswith(f"Claim: {certificates[kind].guarantee}")
@@ -71,8 +72,8 @@ def test_the_first_lines_of_a_training_certificate_are_for_every_reader():
     words = "from which of two worlds the records of 'digits' come (exactly 4 records differ)."
     assert protected == f"Protected: {words}"
     assert f"standard deviation {plan.noise_multipliers[0]:.3g} times the clip norm" in noise
-    record = certificate.statement["one_record"]
-    assert f"epsilon {at_most(record['epsilon_at_delta'])} at delta 1e-05" in single
+    record = certificate.statement.one_record
+    assert f"epsilon {at_most(record.epsilon_at_delta)} at delta 1e-05" in single
 
 
 def test_the_first_line_says_what_the_claim_is_about():
@@ -131,7 +132,7 @@ def points():
 )
 def test_the_guard_says_what_a_prior_that_is_off_costs(points, target, tenth, whole):
     certificate = certify_release(points, target)
-    guard = certificate.statement["noise"]["shape"]["guard"]
+    guard = certificate.statement.noise.shape.guard
     (sentence,) = re.findall("Guard: .*", str(certificate))
     found = re.search(r"up to (\S+) in scaled coordinates \(mean\(pay\) alone by (\S+)\)", sentence)
     assert guard * 0.99 < float(found[1]) <= guard
@@ -173,12 +174,12 @@ def test_the_total_and_guesses_in_words(points):
 def test_numbers_are_those_of_the_statement(certificates):
     statement = certificates["records"].statement
     text = str(certificates["records"])
-    noise = statement["noise"]
-    assert f"standard deviation {noise['std']:.6g} in scaled coordinates" in text
-    assert f"pay: {noise['std_by_coordinate'][0]:.6g}" in text
-    assert f"at most {at_most(statement['unsliced']['epsilon'])} at order 4" in text
-    assert f"The noise costs {at_most(statement['spent'])} of 1 (tight, transport)" in text
-    assert noise["generator"] in text
+    noise = statement.noise
+    assert f"standard deviation {noise.std:.6g} in scaled coordinates" in text
+    assert f"pay: {noise.std_by_coordinate[0]:.6g}" in text
+    assert f"at most {at_most(statement.unsliced.epsilon)} at order 4" in text
+    assert f"The noise costs {at_most(statement.spent)} of 1 (tight, transport)" in text
+    assert noise.generator in text
 
 
 def test_earlier_releases_in_words(certificates):
@@ -229,15 +230,15 @@ def test_no_bound_is_printed_smaller_than_it_is(certificates, kind):
     statement = certificates[kind].statement
     text = str(certificates[kind])
     found = re.search(r"Unsliced \(the released bits\): at most (\S+) at order", text)
-    assert float(found[1]) >= statement["unsliced"]["epsilon"]
+    assert float(found[1]) >= statement.unsliced.epsilon
     views = re.findall(r"\n  (sliced average|sliced joint|unsliced) \((\S+), (\S+)\)", text)
-    assert len(views) == len(statement["views"])
-    stated = sorted(statement["views"], key=lambda view: view["scope"] != "unsliced")
+    assert len(views) == len(statement.views)
+    stated = sorted(statement.views, key=lambda view: view.scope != "unsliced")
     for (scope, epsilon, delta), view in zip(views, stated, strict=True):
-        assert scope == view["scope"]
-        assert float(epsilon) >= view["epsilon"]
-        assert float(delta) >= view["delta"]
+        assert scope == view.scope
+        assert float(epsilon) >= view.epsilon
+        assert float(delta) >= view.delta
     spent = re.search(r"The noise costs (\S+) of", text)
-    assert float(spent[1]) >= statement["spent"]
+    assert float(spent[1]) >= statement.spent
     error = re.search(r"sampling error at most (\S+) in total variation", text)
-    assert float(error[1]) >= statement["noise"]["implementation_delta"]
+    assert float(error[1]) >= statement.noise.implementation_delta

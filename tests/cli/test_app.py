@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import RECORDS
+from tests.json_edits import statement_of
 from typer.main import get_command
 
 from pufferslice import __version__
@@ -157,14 +158,18 @@ def test_verify_rigorously(folder, ask):
     assert [finding["outcome"] for finding in proof["findings"]] == ["proved"] * 3
     assert "PROVED in ball arithmetic" in ask("verify c.json --rigorous").out
     held = Certificate.load(folder / "c.json")
-    statement = copy.deepcopy(dict(held.statement))
+    statement = copy.deepcopy(held.statement.to_json())
     statement["unsliced"]["epsilon"] *= 1 - 1e-10
-    Certificate(statement=statement, evidence=held.evidence).save(folder / "lower.json")
+    Certificate(statement=statement_of(statement), evidence=held.evidence).save(
+        folder / "lower.json"
+    )
     assert ask("verify lower.json").code == 0
     refuted = ask("verify lower.json --rigorous")
     assert (refuted.code, "REFUTED in ball arithmetic" in refuted.out) == (1, True)
     statement["spent"] /= 2
-    Certificate(statement=statement, evidence=held.evidence).save(folder / "wrong.json")
+    Certificate(statement=statement_of(statement), evidence=held.evidence).save(
+        folder / "wrong.json"
+    )
     assert json.loads(ask("verify wrong.json --rigorous --json").out)["proof"] is None
 
 

@@ -106,7 +106,7 @@ def test_it_is_a_useful_release_and_other_bounds_stand_beside_it(result):
     assert not result.verdict.is_determined
     bounds = [row.claim.bound for row in result.sweep.rows]
     assert bounds == [0.55, 0.6, 0.64, 0.7, 0.8]
-    stds = result.certificate.statement["noise"]["std_by_coordinate"]
+    stds = result.certificate.statement.noise.std_by_coordinate
     assert result.sweep.rows[2].noise_stds == pytest.approx(stds)
 
 
@@ -162,7 +162,7 @@ def test_summary_for_programs(result):
     assert summary["verified"] is True
     assert summary["noise_std"] == result.certificate.noise_std
     assert [row["name"] for row in summary["statistics"]] == list(result.released.names)
-    stds = result.certificate.statement["noise"]["std_by_coordinate"]
+    stds = result.certificate.statement.noise.std_by_coordinate
     assert [row["noise_std"] for row in summary["statistics"]] == pytest.approx(stds)
     assert summary["statistics"][0]["half_width"] == pytest.approx(1.959964 * stds[0])
     assert str(float(result.released.values[0])) not in repr(result)

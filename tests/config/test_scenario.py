@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.claims import Guarantee
 from pufferslice.config.scenario import ScenarioFile, read_request, request_of
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.queries import (
@@ -104,15 +104,15 @@ def test_a_claim_without_slices_needs_no_profile(folder):
         ({"notion": "unsliced", "order": 4, "epsilon": 1}, Guarantee.unsliced(order=4, epsilon=1)),
         ({"notion": "unsliced", "epsilon": 1, "delta": 1e-5}, Guarantee.epsilon_delta(1, 1e-5)),
         ({"notion": "guess", "at_most": 0.6}, Guarantee.guess(at_most=0.6)),
-        ({"notion": "joint", "epsilon": 1, "delta": 0.1},
-         ApproximateGuarantee.joint(epsilon=1, delta=0.1)),
+        ({"notion": "information", "bits": 0.1}, Guarantee.information(bits=0.1)),
+        ({"notion": "joint", "epsilon": 1, "delta": 0.1}, Guarantee.joint(epsilon=1, delta=0.1)),
         ({"notion": "average", "order": 2, "epsilon": 1}, Guarantee.average(order=2, epsilon=1)),
     ],
 )  # fmt: skip
 def test_claims(folder, section, claim):
     """The kind of a claim follows from its numbers, or is named with them; slices are its own."""
-    kinds = {Guarantee: "srpp", ApproximateGuarantee: "epsilon-delta"}
-    for more in ({}, {"claim": kinds.get(type(claim), "guess")}):
+    kinds = {"renyi": "srpp", "epsilon_delta": "epsilon-delta"}
+    for more in ({}, {"claim": kinds.get(claim.whole.kind, claim.kind)}):
         request = request_of(changed(guarantee=section | more), folder)
         assert request.target == claim
         assert request.guarantee.profile is (request.profile if claim.is_sliced else None)

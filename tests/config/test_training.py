@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_training, verify
+from pufferslice.claims import Guarantee
 from pufferslice.config import read_plan, read_training, write_plan
 from pufferslice.config.document import template, toml_of
 from pufferslice.config.training import TrainingFile, training_of
@@ -206,7 +206,7 @@ def test_a_tail_is_planned_as_in_python(secret, differing):
     assert certificate.guarantee.delta == 0.01
     assert certificate.guarantee.epsilon == pytest.approx(2.0, rel=1e-6)
     assert certificate.guarantee.epsilon <= 2.0
-    assert certificate.statement["failure_probability"] == differing.failure_probability
+    assert certificate.statement.failure_probability == differing.failure_probability
     assert verify(certificate).holds
 
 
@@ -215,8 +215,8 @@ def test_a_delta_without_a_tail_chooses_the_order():
     request = asked(guarantee=claim)
     assert request.deltas == (1e-5,)
     certificate = certify_training(request.plan, data="file", deltas=request.deltas)
-    assert isinstance(certificate.guarantee, Guarantee)
-    best = min(view["epsilon"] for view in certificate.statement["views"])
+    assert certificate.guarantee.has_order
+    best = min(view.epsilon for view in certificate.statement.views)
     assert best == pytest.approx(2.0, rel=1e-6)
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pufferslice.calibration.guarantee import NOTIONS, Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.accountants import (
     ACCOUNTANTS,
@@ -123,7 +122,7 @@ class AccountantContract:
         self, data, order, d, n_steps, log_epsilon
     ):
         design, epsilon = data.draw(self.designs), math.exp(log_epsilon)
-        target = Guarantee(notion=self.accountant.notion, order=order, epsilon=epsilon)
+        target = self.accountant.claim(order=order, epsilon=epsilon)
         z = calibrate_multiplier(self.accountant, target, design, exactly(d), n_steps)
         assert self.cost(order, design, d, np.full(n_steps, z)) <= epsilon
         less = z * (1 - 1e-10)
@@ -153,7 +152,7 @@ class AccountantContract:
         assert len({accountant, type(accountant)()}) == 1
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             accountant.name = "other"
-        assert accountant.notion in NOTIONS
+        assert accountant.notion == accountant.claim.notion
         for sentence in (accountant.certifies, accountant.draws_may_be_seen):
             assert sentence.endswith(".")
         assert accountant_named(accountant.name) == accountant
@@ -164,7 +163,7 @@ class AccountantContract:
     @pytest.mark.parametrize("n_steps", [1, 10**9])
     def test_absurd_targets_have_an_answer_or_an_error(self, epsilon, order, n_steps):
         design = Poisson(n_records=N_RECORDS, rate=0.01)
-        target = Guarantee(notion=self.accountant.notion, order=order, epsilon=epsilon)
+        target = self.accountant.claim(order=order, epsilon=epsilon)
         arguments = (self.accountant, target, design, exactly(20), n_steps)
         result = number_or_refusal(calibrate_multiplier, *arguments)
         assert "nan" not in result if isinstance(result, str) else 0 < result < math.inf
@@ -176,7 +175,7 @@ class AccountantContract:
         assert "nan" not in result if isinstance(result, str) else 0 < result < math.inf
 
     def test_nothing_to_calibrate(self):
-        target = Guarantee(notion=self.accountant.notion, order=2, epsilon=1.0)
+        target = self.accountant.claim(order=2, epsilon=1.0)
         design = Poisson(n_records=N_RECORDS, rate=0.01)
         with pytest.raises(CalibrationError, match="no record differs"):
             calibrate_multiplier(self.accountant, target, design, exactly(0), 10)
@@ -230,7 +229,7 @@ class RandomDifferingContract(AccountantContract):
         if not distribution.largest:
             return
         design, epsilon = data.draw(self.designs), math.exp(log_epsilon)
-        target = Guarantee(notion=self.accountant.notion, order=order, epsilon=epsilon)
+        target = self.accountant.claim(order=order, epsilon=epsilon)
         z = calibrate_multiplier(self.accountant, target, design, distribution, 100)
         assert run_cost(self.accountant, order, design, distribution, np.full(100, z)) <= epsilon
 

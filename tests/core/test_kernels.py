@@ -50,8 +50,7 @@ def test_noise_is_drawn_where_the_cache_folder_cannot_be_written(tmp_path):
     file = tmp_path / "file"
     file.touch()
     script = (
-        "from pufferslice.calibration.noise import SeededTestNoise as S; "
-        "print(len(S(seed=1).draw(5)))"
+        "from pufferslice._core.sampler import SeededTestNoise as S; print(len(S(seed=1).draw(5)))"
     )
     done = run_python(
         script,

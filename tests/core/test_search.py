@@ -12,6 +12,8 @@ from pufferslice._core.search import (
     COARSE_WIDTH,
     RELATIVE_WIDTH,
     raise_until,
+    smallest_epsilon,
+    smallest_epsilons,
     smallest_safe,
     smallest_safe_multiplier,
 )
@@ -118,3 +120,24 @@ class TestExpensiveCosts:
     def test_a_step_ends_too(self):
         found = smallest_safe_multiplier(lambda x: 0.5 if x >= 7 else math.inf, 1.0, start=1.0)
         assert 7 <= found <= 7 * (1 + COARSE_WIDTH)
+
+
+@pytest.mark.soundness
+def test_the_epsilon_that_is_found_leaves_no_more_than_the_limit():
+    """Delta exp(-epsilon) / 2: the answer is -ln(2 limit), from above."""
+    limits = np.linspace(0.001, 0.6, 200)
+    found = smallest_epsilons(lambda e: np.exp(-e) / 2, np.ones(200), limits)
+    assert (np.exp(-found) / 2 <= limits).all()
+    assert found == pytest.approx(np.maximum(0, -np.log(2 * limits)), abs=1e-12)
+
+
+@pytest.mark.soundness
+def test_a_first_epsilon_that_is_enough_is_not_exceeded():
+    """The bisection ends above ln(2), but ln(2) itself was said to be enough."""
+    root = math.nextafter(math.log(2), 1)
+    assert smallest_epsilon(lambda e: math.exp(-e) / 2, 0.25, first=root) <= root
+
+
+def test_an_epsilon_that_is_out_of_reach_is_infinite():
+    assert smallest_epsilon(lambda _: 0.5, 0.25) == math.inf
+    assert smallest_epsilon(lambda _: 0.25, 0.25) == 0.0

@@ -23,7 +23,6 @@ from pufferslice import (
     FiniteDistribution,
     FiniteProfile,
     GaussianDistribution,
-    Guarantee,
     Method,
     PuffersliceError,
     Resampled,
@@ -35,9 +34,9 @@ from pufferslice import (
     spent,
     verify,
 )
-from pufferslice.calibration.guarantee import claim_of
 from pufferslice.certificate import record_epsilon, secret_epsilon
 from pufferslice.certificate.training import record_cost
+from pufferslice.claims import claim_of
 from pufferslice.cli.app import run
 from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.sampling import draw_batch
@@ -179,7 +178,7 @@ def _certified(spec: Spec) -> Spec:
 
 
 def _statement_numbers(certificate: Certificate) -> Spec:
-    said = certificate.statement
+    said = certificate.statement.to_json()
     noise, unsliced, sampling = said["noise"], said["unsliced"], said["sampling"]
     profile, shape = said["profile"], noise["shape"]
     return {
@@ -263,7 +262,7 @@ def _planned(spec: Spec) -> Spec:
         "block": 8,
     }
     if spec["noise_multipliers"] is None:
-        target = Guarantee(notion=accountant.notion, order=spec["order"], epsilon=spec["epsilon"])
+        target = accountant.claim(order=spec["order"], epsilon=spec["epsilon"])
         made = learning.plan_training(n_steps=spec["n_steps"], target=target, **said)
     else:
         made = learning.plan_with_noise(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
 
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Guarantee
 from pufferslice.learning.accountants import (
     ACCOUNTANTS,
     Amplified,
@@ -54,7 +54,7 @@ def design_for(accountant, batch_size):
 
 
 def target_of(accountant, epsilon, order=ORDER):
-    return Guarantee(notion=accountant.notion, order=order, epsilon=epsilon)
+    return accountant.claim(order=order, epsilon=epsilon)
 
 
 class TestKnownAnswers:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
     LayerClipping,

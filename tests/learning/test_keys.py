@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from pufferslice.calibration.noise import SIGMA_INT, draw_integers
+from pufferslice._core.sampler import SIGMA_INT, draw_integers
 from pufferslice.errors import ReleaseError, StorageError
 from pufferslice.learning.keys import RunKey
 

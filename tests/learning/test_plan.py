@@ -8,7 +8,6 @@ import attrs
 import numpy as np
 import pytest
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.learning import (
     Amplified,
     FlatClipping,
@@ -38,7 +37,7 @@ LAYERS = LayerClipping(
 
 
 def planned(accountant, *, epsilon=1.0, n_steps=3_920, sampling=POISSON, **changes):
-    target = Guarantee(notion=accountant.notion, order=16, epsilon=epsilon)
+    target = accountant.claim(order=16, epsilon=epsilon)
     fields = {"differing": exactly(20), "sampling": sampling, "clip_norm": 1.0}
     return plan_training(
         **{**fields, "n_steps": n_steps, "accountant": accountant, "target": target, **changes}

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Guarantee
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_training
 from pufferslice.learning.request import (
     DataSource,

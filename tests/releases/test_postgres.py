@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from pufferslice import Guarantee, Scenario, certify_release
-from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.cli.app import run
 from pufferslice.errors import AlreadyReleasedError, ArgumentError, LedgerError, PuffersliceError
 from pufferslice.queries import summary

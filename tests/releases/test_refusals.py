@@ -30,8 +30,8 @@ from tests.releases.test_release import (
     rows_of,
 )
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release
+from pufferslice.claims import Guarantee
 from pufferslice.errors import (
     ArgumentError,
     CertificateError,
@@ -58,7 +58,7 @@ RELEASED = Release(
     noise_stds=np.ones(2),
     grid_values=(1, 2),
     secure=True,
-    unsliced=HELD.statement["unsliced"],
+    unsliced=HELD.statement.unsliced,
 )
 A = rows_of("a")
 

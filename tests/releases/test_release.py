@@ -18,14 +18,10 @@ import pytest
 from scipy.stats import kstest, norm
 from tests.certificate.conftest import bell, issued, stating, worlds
 
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Guarantee,
-    at_most,
-    percent_at_most,
-)
-from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
+from pufferslice._core.numbers import at_most, percent_at_most
+from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.certificate import certify_release, verify
+from pufferslice.claims import Guarantee
 from pufferslice.errors import (
     AlreadyReleasedError,
     LedgerError,
@@ -314,7 +310,7 @@ def test_a_new_certificate_does_not_forget_the_old_release(certificate, ledger):
     with pytest.raises(AlreadyReleasedError, match="does not mention"):
         release_a(fresh, ledger=ledger)
     named = certified(GROUPS, earlier_releases=ledger.releases())
-    assert named.statement["earlier_releases"] == [certificate.digest]
+    assert named.statement.earlier_releases == [certificate.digest]
     release_a(named, ledger=ledger)
     assert ledger.releases() == [certificate.digest, named.digest]
 
@@ -818,9 +814,7 @@ class TestFromSamplesAndBins:
     def sampled(self, query):
         return Scenario.from_records(self.MANY, secret="s", query=query).with_sampled_priors()
 
-    @pytest.mark.parametrize(
-        "target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)], ids=str
-    )
+    @pytest.mark.parametrize("target", [JOINT, Guarantee.joint(epsilon=1.0, delta=0.05)], ids=str)
     def test_a_new_row_of_the_population_is_released(self, target, tmp_path):
         """The prior is the population, so the row need not be one of the draws."""
         scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))

@@ -13,8 +13,8 @@ import pytest
 from pufferslice.audit import audit_membership, audit_release
 from pufferslice.audit.verdict import Verdict
 from pufferslice.baselines.comparison import compare_mechanisms
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release, certify_training
+from pufferslice.claims import Guarantee
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_training
 from pufferslice.queries import Box, summary
 from pufferslice.releases.release import release
@@ -96,7 +96,7 @@ def made(tmp_path_factory, scenario, profile, certificate, trained):
 
 def _learning_files(folder, trained):
     trained.save(folder / "trained.json")
-    claim = trained.statement["guarantee"]
+    claim = trained.statement.guarantee.to_json()
     rows = [
         claim | {"step": step, "n_steps": 12, "spent_epsilon": claim["epsilon"] * step / 12,
                  "held_out_accuracy": 0.5 + step / 40}

@@ -5,19 +5,20 @@ import base64
 import json
 import re
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.report.conftest import LEARNING, STATIC, files
 
 from pufferslice._core.display import rounded
-from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
-from pufferslice.calibration.guessing import guessing_advantage
+from pufferslice._core.numbers import at_most, percent_at_most
 from pufferslice.certificate import certify_release
-from pufferslice.certificate.sweep import bounds_around, stated_variation
+from pufferslice.certificate.sweep import stated_variation
+from pufferslice.claims import Guarantee
+from pufferslice.claims.guess import guessing_advantage
 from pufferslice.queries import summary
 from pufferslice.report.page import internal_page, label_page, public_page
+from pufferslice.report.text import N_BOUNDS
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -131,11 +132,11 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
     """By keyboard, and every number against a certificate made here for that epsilon."""
     browser = visit("internal.html")
     slider = browser.find_element("css selector", "#part-0-what-if input")
-    epsilons = bounds_around(certificate.guarantee)
+    epsilons = certificate.guarantee.bounds_around(N_BOUNDS)
     moves = [("", 12), (RIGHT, 13), (RIGHT, 14), (HOME, 0), (RIGHT, 1), (END, 24), (LEFT, 23)]
     for key, place in moves:
         slider.send_keys(key)
-        target = attrs.evolve(certificate.guarantee, epsilon=epsilons[place])
+        target = certificate.guarantee.with_bound(epsilons[place])
         again = certify_release(scenario, target.along(profile), deltas=())
         std = again.noise_std
         right = 0.5 + guessing_advantage(stated_variation(again), largest_share=0.5)
@@ -282,8 +283,8 @@ def test_the_ellipse_is_that_of_the_chosen_statistics(visit, pages, whole):
     """By keyboard; radii are those of the correlation, names and ends those of the statistics."""
     browser = visit("whole.html")
     assert browser.get_log("browser") == []
-    shape, stds = whole.shape.covariance, whole.statement["noise"]["std_by_coordinate"]
-    names = whole.statement["scenario"]["query"]["names"]
+    shape, stds = whole.shape.covariance, whole.statement.noise.std_by_coordinate
+    names = whole.statement.scenario.query.names
     across, up = browser.find_elements("css selector", ".two select")
     script = """
         const two = document.querySelector('.two');

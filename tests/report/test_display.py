@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.report.conftest import JOINT, made_scenario, made_table, made_verdict
 
+from pufferslice._core.numbers import percent_at_most
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.audit import Audit
 from pufferslice.baselines.comparison import Comparison
-from pufferslice.calibration.guarantee import percent_at_most
-from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.verdict import verdict
 from pufferslice.releases.release import Release, release
@@ -72,7 +72,7 @@ def test_a_certificate_leads_with_its_three_lines(certificate):
     assert sentences[1].startswith("Protected: the secret 'site' (3 values).")
     assert sentences[2].startswith("Noise on each released number")
     assert percent_at_most(certificate.guess) in sentences[3]
-    stds = certificate.statement["noise"]["std_by_coordinate"]
+    stds = certificate.statement.noise.std_by_coordinate
     frame = certificate.to_pandas()
     assert frame["noise_std"].tolist() == stds
     assert frame["within_95_percent"].tolist() == pytest.approx([1.959964 * std for std in stds])

@@ -7,8 +7,10 @@ import shutil
 
 import attrs
 import pytest
+from tests.json_edits import statement_of
 from tests.report.conftest import LEARNING, PUBLIC, STATIC, files
 
+from pufferslice._core.files import canonical_json, digest
 from pufferslice.audit import Audit, MembershipAudit, Verdict
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.errors import (
@@ -182,23 +184,25 @@ def test_what_is_not_public_is_refused(made, name, words):
 @pytest.mark.parametrize("gather", [internal_inputs, public_inputs])
 def test_evidence_and_plans_that_refute_are_heard(case, certificate, trained, gather):
     """Half the noise or the cost, digest and all: only recomputing tells."""
-    statement = copy.deepcopy(dict(certificate.statement))
+    statement = copy.deepcopy(certificate.statement.to_json())
     noise = statement["noise"]
     noise["std"] /= 2
     noise["std_by_coordinate"] = [std / 2 for std in noise["std_by_coordinate"]]
-    Certificate(statement=statement, evidence=certificate.evidence).save(case / "half.json")
+    Certificate(statement=statement_of(statement), evidence=certificate.evidence).save(
+        case / "half.json"
+    )
     with pytest.raises(CertificateError, match=r"half\.json' does not verify: the stated noise"):
         gather([case / "half.json"])
-    statement = copy.deepcopy(dict(trained.statement))
+    statement = copy.deepcopy(trained.statement.to_json())
     statement["guarantee"]["epsilon"] /= 2
-    attrs.evolve(trained, statement=statement).save(case / "half.json")
+    attrs.evolve(trained, statement=statement_of(statement)).save(case / "half.json")
     with pytest.raises(CertificateError, match=r"half\.json' does not verify"):
         gather([case / "half.json"])
 
 
 ANOTHER = {"certificate": "ab" * 32}
 BOX = {"kind": "box", "low": [0.0] * 3, "high": [1.0] * 3}
-FREE = {"order": 4.0, "epsilon": 1e-9, "from": "hope", "guess": 0.5}
+FREE = {"order": 4.0, "epsilon": 1e-9, "source": "hope", "guess": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +284,7 @@ def changed(value, path, wrong):
     text = json.dumps(document).replace('"the wrong value"', wrong)
     if path[0] == "statement" and len(path) > 1 and "1e400" not in text:
         document = json.loads(text)
-        document["digest"] = Certificate(statement=document["statement"], evidence=None).digest
+        document["digest"] = digest(canonical_json(document["statement"]))
         text = json.dumps(document)
     return text
 

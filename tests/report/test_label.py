@@ -7,12 +7,13 @@ from html import unescape
 import pytest
 from tests.report.conftest import JOINT, made_scenario, made_table
 
-from pufferslice.calibration.guarantee import Guarantee, percent_at_most
-from pufferslice.calibration.guessing import right_guesses
-from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice._core.numbers import percent_at_most
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.sweep import stated_variation
 from pufferslice.certificate.wording import limit_sentences
+from pufferslice.claims import Guarantee
+from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import summary
 from pufferslice.report.page import label_page

@@ -19,15 +19,14 @@ from tests.report.conftest import LEARNING, PUBLIC, STATIC, files, put
 
 import pufferslice as ps
 from pufferslice._core.display import rounded
+from pufferslice._core.numbers import at_most, percent_at_most
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.baselines.comparison import UNSLICED
-from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
-from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release, certify_training, compose, new_key_pair, sign
 from pufferslice.certificate.limits import CONDITIONS
 from pufferslice.certificate.sweep import (
     CLOSED_FORM,
     TIGHT,
-    bounds_around,
     costs_if_off,
     pair_costs,
     slice_profile,
@@ -35,6 +34,7 @@ from pufferslice.certificate.sweep import (
 )
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import limit_sentences
+from pufferslice.claims import Guarantee
 from pufferslice.errors import MissingExtraError
 from pufferslice.learning import (
     LogMoment,
@@ -49,6 +49,7 @@ from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, label_page, public_page
+from pufferslice.report.text import N_BOUNDS
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, WholeSphere
@@ -98,7 +99,7 @@ def evidence_numbers(certificate):
     """Everything that the evidence holds or that is computed from it, but not stated."""
     evidence = certificate.evidence
     numbers = [*evidence.slices.differences.gaps, *evidence.full.differences.gaps]
-    rows = sweep_points(certificate, bounds_around(certificate.guarantee))
+    rows = sweep_points(certificate, certificate.guarantee.bounds_around(N_BOUNDS))
     others = [row for row in rows if row.claim != certificate.guarantee]
     numbers += [row.noise_std for row in others]
     numbers += [row.closed_form_std for row in rows]
@@ -207,8 +208,8 @@ def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
 
 def check_shares(text, held, plain, between):
     """Each statistic stands in the table with its noise as a share of isotropic noise."""
-    names = held.statement["scenario"]["query"]["names"]
-    stds, others = (c.statement["noise"]["std_by_coordinate"] for c in (held, plain))
+    names = held.statement.scenario.query.names
+    stds, others = (c.statement.noise.std_by_coordinate for c in (held, plain))
     for name, std, other in zip(names, stds, others, strict=True):
         (found,) = re.findall(rf"{re.escape(name)} {rounded(std)} {between} ([\d.]+) %", text)
         assert float(found) == pytest.approx(100 * std / other, rel=0.006)
@@ -276,7 +277,7 @@ def test_correlations_and_ellipses_are_those_of_the_noise(whole):
     assert np.allclose(axes[..., 1], reach * np.sqrt(np.maximum(0, 1 - wanted)), atol=0.05)
     first = re.search(r'<ellipse rx="([\d.]+)" ry="([\d.]+)"', public)
     assert [float(first[1]), float(first[2])] == axes[0, 1].tolist()
-    stds = held.statement["noise"]["std_by_coordinate"]
+    stds = held.statement.noise.std_by_coordinate
     assert data["ends"] == [f"{1.959964 * std:.3g}" for std in stds]
 
 
@@ -284,7 +285,7 @@ def test_correlations_and_ellipses_are_those_of_the_noise(whole):
 @pytest.mark.parametrize("kind", WHOLE)
 def test_no_number_of_the_evidence_of_shaped_noise_is_public(whole, kind):
     held, internal, public = whole[kind, "fitted"]
-    rows = sweep_points(held, bounds_around(held.guarantee))
+    rows = sweep_points(held, held.guarantee.bounds_around(N_BOUNDS))
     others = [row for row in rows if row.claim != held.guarantee]
     numbers = [*held.evidence.full.differences.gaps, *(row.noise_std for row in others)]
     numbers += [row.unsliced_epsilon for row in others]
@@ -345,9 +346,9 @@ def test_every_certificate_ends_with_its_assumptions_and_symbols(internal):
 def training_sentences(trained):
     """What a training certificate says by code, in words."""
     statement = trained.statement
-    yield from (HYPOTHESES[code] for code in statement["hypotheses"])
+    yield from (HYPOTHESES[code] for code in statement.hypotheses)
     yield from limit_sentences(statement)
-    yield from (CONDITIONS[code] for code in statement["one_record"]["conditions"])
+    yield from (CONDITIONS[code] for code in statement.one_record.conditions)
 
 
 def test_what_was_given_is_shown(made, internal, certificate, trained):
@@ -358,7 +359,7 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
         assert f"{row['name']} {rounded(row['value'], std)} {rounded(std)}" in text
     for sentence in (*limit_sentences(certificate.statement), *training_sentences(trained)):
         assert sentence in text
-    delta = certificate.statement["noise"]["implementation_delta"]
+    delta = certificate.statement.noise.implementation_delta
     for sentence in (
         f"own error of at most {at_most(delta, digits=3)} in total variation",
         "not refuted",
@@ -481,7 +482,7 @@ def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
 @pytest.mark.soundness
 def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):
     draws = [np.random.default_rng(i).normal(i, 1, (4_000, 2)) for i in range(2)]
-    target = ps.ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
+    target = ps.Guarantee.joint(epsilon=1.0, delta=0.05)
     target = target.along(FiniteProfile.axes(dim=2))
     for text in save(tmp_path / "c.json", points(*draws), target, failure_probability=0.01):
         assert "for a reader of the whole release nothing is promised" in text

@@ -7,9 +7,10 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.json_edits import statement_of
 
 import pufferslice as ps
-from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.certificate import certify_release, verify
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.releases.release import Release, release
@@ -88,16 +89,16 @@ def certificate():
 
 class TestStated:
     def test_in_the_certificate(self, certificate):
-        assert certificate.statement["scenario"]["clipped"] == {"all": ["c"], "some": []}
-        assert "range-clips-data" in certificate.statement["limits"]
+        assert certificate.statement.scenario.clipped.to_json() == {"all": ["c"], "some": []}
+        assert "range-clips-data" in certificate.statement.limits
         assert LOUD in str(certificate)
         assert verify(certificate).holds
 
     @pytest.mark.parametrize("clipped", [{"all": [], "some": []}, {"all": ["a"], "some": ["b"]}])
     def test_an_edited_statement_is_refuted(self, certificate, clipped):
-        statement = json.loads(json.dumps(dict(certificate.statement)))
+        statement = json.loads(json.dumps(certificate.statement.to_json()))
         statement["scenario"]["clipped"] = clipped
-        edited = ps.Certificate(statement=statement, evidence=certificate.evidence)
+        edited = ps.Certificate(statement=statement_of(statement), evidence=certificate.evidence)
         assert not verify(edited).holds
 
     @pytest.mark.parametrize("limits", [Box([0], [50]), Ball([0], 50)])

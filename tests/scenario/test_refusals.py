@@ -21,6 +21,7 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
     SampledDistribution,
 )
+from pufferslice.scenario.pairs import ordered_pairs
 from pufferslice.scenario.priors import (
     Bootstrap,
     Prior,
@@ -36,7 +37,6 @@ from pufferslice.scenario.simulator import (
     SimulatedSample,
     Simulator,
 )
-from pufferslice.scenario.templates import ordered_pairs
 
 TABLE = pa.table(
     {

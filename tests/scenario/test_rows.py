@@ -25,13 +25,6 @@ from pufferslice import (
     what_if,
 )
 from pufferslice.audit import audit_release
-from pufferslice.calibration.rows import (
-    least_covariance,
-    least_variances,
-    mean_square_of,
-    one_row_distance,
-)
-from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import (
     ArgumentError,
@@ -41,10 +34,16 @@ from pufferslice.errors import (
     ScenarioError,
     TableError,
 )
+from pufferslice.noise.rows import (
+    least_covariance,
+    least_variances,
+    one_row_distance,
+)
 from pufferslice.queries.features import feature_bits
 from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.rows import Differing, share_differing, size_differing
 from pufferslice.sensitivity.rows import RowDifference
+from pufferslice.sensitivity.whitening import Covariance
 
 GUESS = Guarantee.guess(at_most=0.64)
 TABLE = pa.table(
@@ -68,11 +67,11 @@ def difference_of(scenario):
 
 def user_covariance(certificate):
     """Covariance of the noise in the user's units, from the public statement alone."""
-    noise, query = certificate.statement["noise"], certificate.statement["scenario"]["query"]
-    whitening = noise["shape"]["whitening"]
-    scales = np.array(query["scales"])
+    noise, query = certificate.statement.noise, certificate.statement.scenario.query
+    whitening = noise.shape.whitening
+    scales = np.array(query.scales)
     inverse = np.eye(len(scales)) if whitening is None else np.linalg.inv(whitening)
-    return noise["std"] ** 2 * np.outer(scales, scales) * (inverse @ inverse.T)
+    return noise.std**2 * np.outer(scales, scales) * (inverse @ inverse.T)
 
 
 class TestKnownAnswers:
@@ -86,10 +85,13 @@ class TestKnownAnswers:
         ],
     )
     def test_mean_square_of_a_guess(self, guess, expected):
-        assert mean_square_of(guess) == pytest.approx(expected, rel=1e-12)
+        assert Guarantee.guess(at_most=guess).distance_limit == pytest.approx(expected, rel=1e-12)
 
     def test_least_noise(self):
-        moment, limit = np.array([[2.0, 1.0], [1.0, 2.0]]), mean_square_of(0.64)
+        moment, limit = (
+            np.array([[2.0, 1.0], [1.0, 2.0]]),
+            Guarantee.guess(at_most=0.64).distance_limit,
+        )
         assert np.trace(least_covariance(moment, limit, np.ones(2))) == pytest.approx(
             14.5224227522858, rel=1e-12
         )
@@ -106,13 +108,13 @@ class TestKnownAnswers:
         (scale,) = scenario.query.scales
         assert difference.second_moment[0, 0] * scale**2 == pytest.approx(0.002875, rel=1e-6)
         certificate = certify_release(held_out(scenario), GUESS)
-        (std,) = certificate.statement["noise"]["std_by_coordinate"]
+        (std,) = certificate.statement.noise.std_by_coordinate
         assert std == pytest.approx(0.0747910603440602, rel=1e-6)
 
     def test_guess_of_a_given_noise(self):
         # n = 100, D = 5, P(W = 1) = 1/5, noise 1/50: rho = 0.45, guess 0.631342161391791.
         difference = RowDifference(shift=[0.2], spread=[[0.16]], spans=[1.0], counts=[5.0, 25.0])
-        rho = difference.mean_square(None, 100 / 50)
+        (rho,) = difference.mean_squares(Covariance(dim=1, std=100 / 50))
         assert rho == pytest.approx(0.45, rel=1e-6)
         assert ndtr(math.sqrt(rho) / 2) == pytest.approx(0.631342161391791, rel=1e-6)
 
@@ -168,7 +170,7 @@ class TestEnumeration:
             source="held_out",
         )
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
-        std = certificate.statement["noise"]["std_by_coordinate"][0]
+        std = certificate.statement.noise.std_by_coordinate[0]
         differing = scenario.secret["n_differing"]
         sums = [
             np.array([sum(rows) for rows in itertools.product(kind, repeat=differing)]) / n_rows
@@ -200,7 +202,7 @@ class TestEnumeration:
             source="held_out",
         )
         certificate = certify_release(scenario, GUESS)
-        std = certificate.statement["noise"]["std_by_coordinate"][0]
+        std = certificate.statement.noise.std_by_coordinate[0]
         assert ndtr(0.1 / std / 2) == pytest.approx(0.64, abs=1e-4)
 
 
@@ -227,7 +229,7 @@ class TestNoise:
                 mean=["age"], rate={"site": "a"}, clip={"age": (0, 100 * times)}
             )
             scenario = prevalence(table, query=query, source="held_out")
-            return certify_release(scenario, GUESS).statement["noise"]["std_by_coordinate"]
+            return certify_release(scenario, GUESS).statement.noise.std_by_coordinate
 
         plain, scaled = stds(1.0), stds(factor)
         assert scaled[0] == pytest.approx(factor * plain[0], rel=1e-6)
@@ -253,7 +255,10 @@ class TestNoise:
         assert verify(certificate, scenario=scenario).holds
 
     def test_a_diagonal_shape(self):
-        moment, limit = np.array([[2.0, 1.0], [1.0, 3.0]]), mean_square_of(0.64)
+        moment, limit = (
+            np.array([[2.0, 1.0], [1.0, 3.0]]),
+            Guarantee.guess(at_most=0.64).distance_limit,
+        )
         diagonal = least_variances(moment, limit, np.ones(2))
         assert np.trace(np.linalg.solve(diagonal, moment)) == pytest.approx(limit)
         certificate = certify_release(prevalence(source="held_out"), GUESS, shape="diagonal")
@@ -302,13 +307,13 @@ class TestRelease:
         for n_rows in (10, 50):
             rows = TABLE.slice(0, n_rows)
             release(scenario, rows, certificate, ledger=tmp_path / f"{n_rows}.ledger")
-        assert "50" not in str(certificate.statement["scenario"])
+        assert "50" not in str(certificate.statement.scenario)
 
     def test_noise_of_the_released_rows_is_coarse_and_stated(self):
         own, other = prevalence(), prevalence(moments_from=TABLE)
-        codes = certify_release(own, GUESS).statement["limits"]
+        codes = certify_release(own, GUESS).statement.limits
         assert "noise-from-released-rows" in codes
-        assert "noise-from-released-rows" not in certify_release(other, GUESS).statement["limits"]
+        assert "noise-from-released-rows" not in certify_release(other, GUESS).statement.limits
 
 
 @pytest.mark.soundness
@@ -330,10 +335,12 @@ class TestAttacks:
             source="held_out",
         )
         certificate = certify_release(scenario, GUESS)
-        noise = certificate.statement["noise"]
+        noise = certificate.statement.noise
         halved = attrs.evolve(
             certificate,
-            statement={**certificate.statement, "noise": noise | {"std": noise["std"] / 2}},
+            statement=certificate.statement.model_copy(
+                update={"noise": noise.model_copy(update={"std": noise.std / 2})}
+            ),
         )
         audit = audit_release(scenario, None, halved, n_outputs=20_000, confidence=0.95, seed=seed)
         assert audit.refuted
@@ -356,7 +363,7 @@ class TestAttacks:
         first, second = scenario.priors[0].distributions.values()
         rng = np.random.default_rng(seed)
         outputs = [world.draw(20_000, rng=rng)[0] for world in (first, second)]
-        inverse = np.array(certificate.statement["noise"]["shape"]["whitening"])
+        inverse = np.array(certificate.statement.noise.shape.whitening)
         whitened = [rows @ inverse.T / certificate.noise_std for rows in outputs]
         # Someone who knows both candidate tables, and sees the noisy one.
         distances = np.linalg.norm(whitened[0] - whitened[1], axis=1)
@@ -370,7 +377,7 @@ class TestEvidence:
         full = evidence.full
         smaller = attrs.evolve(full.differences, counts=full.differences.counts / 4)
         edited = attrs.evolve(evidence, full=attrs.evolve(full, differences=smaller))
-        statement = {**certificate.statement, "evidence_digest": edited.digest()}
+        statement = certificate.statement.model_copy(update={"evidence_digest": edited.digest()})
         forged = attrs.evolve(certificate, statement=statement, evidence=edited)
         assert not verify(forged).holds
 
@@ -380,7 +387,7 @@ class TestEvidence:
         for name in ("shift", "spread", "spans", "counts"):
             parts[f"slices_{name}"] = parts[f"full_{name}"]
         parts |= {"directions": np.eye(2), "weights": np.ones(2) / 2}
-        state(lambda facts: facts.update(has_slices=True))(parts)
+        state(lambda facts: facts["differences"].update(slices="rows"))(parts)
         with pytest.raises(CertificateError, match="cannot be read"):
             Evidence.from_bytes(packed(parts))
 
@@ -411,12 +418,11 @@ def markov(query):
     ("call", "error", "argument"),
     [
         (
-            lambda: calibrate_unsliced(
-                Guarantee.unsliced(order=4, epsilon=1.0),
-                certify_release(prevalence(), GUESS).evidence.full,
+            lambda: Guarantee.unsliced(order=4, epsilon=1.0).least_noise(
+                certify_release(prevalence(), GUESS).evidence
             ),
             CalibrationError,
-            "guess",
+            "noise",
         ),
         (
             lambda: certify_release(
@@ -433,7 +439,7 @@ def markov(query):
                 accuracy={"mean(age)": 0.5},
             ),
             CalibrationError,
-            "hide one row",
+            "one row",
         ),
         (lambda: prevalence(None, n_rows=10), ArgumentError, "moments_from"),
         (

@@ -11,8 +11,9 @@ import pytest
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.queries import columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
+from pufferslice.scenario.pairs import SecretPair
 from pufferslice.scenario.priors import LAWS, Bootstrap, Resampled
-from pufferslice.scenario.scenario import Scenario, SecretPair
+from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.scenario.simulator import Simulator
 

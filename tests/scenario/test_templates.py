@@ -16,12 +16,9 @@ from pufferslice.queries import (
     intervals,
     summary,
 )
-from pufferslice.scenario.templates import (
-    drawn_path,
-    gaussian_process,
-    ordered_pairs,
-    state_counts,
-)
+from pufferslice.scenario.attribute import gaussian_process
+from pufferslice.scenario.markov import drawn_path, state_counts
+from pufferslice.scenario.pairs import ordered_pairs
 
 RNG = np.random.default_rng(3)
 N = 400

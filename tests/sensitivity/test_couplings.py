@@ -17,7 +17,6 @@ from tests import oracles
 
 from pufferslice._core import threads
 from pufferslice.baselines import w_infinity
-from pufferslice.calibration.calibrate import full_cost
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import DistributionPair, couplings
 from pufferslice.sensitivity.coupling_kernels import random_directions, transport
@@ -368,7 +367,7 @@ def test_point_masses(dim, rng):
         FiniteDistribution.uniform([shift]),
     ]
     full = built(distributions)
-    assert full_cost(full, 4.0, 1.5) == pytest.approx(4 * shift @ shift / (2 * 1.5**2), rel=1e-10)
+    assert full.divergence(4.0, 1.5) == pytest.approx(4 * shift @ shift / (2 * 1.5**2), rel=1e-10)
     assert full.differences.worst() == pytest.approx(np.linalg.norm(shift), rel=1e-14)
 
 
@@ -378,7 +377,7 @@ def test_pure_shift_costs_dim_times_the_average(rng):
     distributions = [FiniteDistribution.uniform(sample), FiniteDistribution.uniform(sample + shift)]
     full = built(distributions)
     along_axes = 3 * shift**2 / (2 * 2.0**2)
-    assert full_cost(full, 3.0, 2.0) == pytest.approx(4 * along_axes.mean(), rel=1e-10)
+    assert full.divergence(3.0, 2.0) == pytest.approx(4 * along_axes.mean(), rel=1e-10)
 
 
 def test_on_the_line_it_is_the_transport_bound(rng):
@@ -386,8 +385,8 @@ def test_on_the_line_it_is_the_transport_bound(rng):
     full = built(distributions)
     (gaps,) = oracles.true_gap_distributions(distributions, ONE_PAIR, [[1.0]])[0]
     expected = float(oracles.envelope("transport", 3.0, gaps, 4.0))
-    assert full_cost(full, 3.0, 4.0) == pytest.approx(expected, rel=0.008)
-    assert full_cost(full, 3.0, 4.0) >= expected * (1 - 1e-12)
+    assert full.divergence(3.0, 4.0) == pytest.approx(expected, rel=0.008)
+    assert full.divergence(3.0, 4.0) >= expected * (1 - 1e-12)
     assert full.differences.n_slices == 1
 
 
@@ -400,6 +399,6 @@ def test_never_below_the_true_divergence(order, rng):
         distributions = [FiniteDistribution.uniform(x) for x in samples]
         noise_std = float(rng.uniform(0.8, 2.5))
         own = Recipe(cost="renyi", rate=order * (order - 1) / 2 / noise_std**2)
-        bound = min(full_cost(built(distributions, r), order, noise_std) for r in (Recipe(), own))
+        bound = min(built(distributions, r).divergence(order, noise_std) for r in (Recipe(), own))
         for pair in (samples, samples[::-1]):
             assert oracles.divergence_on_grid(order, *pair, noise_std) <= bound + 1e-9

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 import scipy.linalg
 from tests import oracles
+from tests.refusals import Refusal, check_refused
 
+from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.whitening import Covariance, Shape
+
+
+def noise(std: float) -> Covariance:
+    """Isotropic noise; Gaussian pairs look at its deviation only."""
+    return Covariance(dim=1, std=std)
 
 
 def random_pairs(rng, n_instances=3, dim=3):
@@ -40,9 +48,9 @@ def exact_spread(unit, cov):
 
 def test_known_answer_takes_the_larger_order():
     pairs = on_the_line((1, 1), (0, 1.5**2))
-    costs = pairs.slice_costs(np.array([[1.0]]), 4.0, 2.0)
+    costs = pairs.slice_costs(np.array([[1.0]]), 4.0, noise(2.0), "exact")
     assert costs == pytest.approx(np.array([[1.71947728452954]]), rel=1e-13)
-    back = on_the_line((0, 1.5**2), (1, 1)).slice_costs(np.array([[1.0]]), 4.0, 2.0)
+    back = on_the_line((0, 1.5**2), (1, 1)).slice_costs(np.array([[1.0]]), 4.0, noise(2.0), "exact")
     assert back == pytest.approx(costs, rel=1e-15)
 
 
@@ -52,7 +60,7 @@ def test_slice_costs_against_40_digits(order, rng):
     pairs = random_pairs(rng)
     profile = FiniteProfile.uniform(dim=3, n_directions=4, seed=0)
     noise_std = 2.5
-    costs = pairs.slice_costs(profile.directions, order, noise_std)
+    costs = pairs.slice_costs(profile.directions, order, noise(noise_std), "exact")
     assert costs.shape == (3, 4)
     for i in range(3):
         for k, u in enumerate(profile.directions):
@@ -79,7 +87,7 @@ def test_means_far_from_zero_hide_no_shift(center, cosine, rng):
     )
     unit /= np.linalg.norm(unit)
     pairs = GaussianPairs(means=means[None], covs=np.zeros((1, 2, dim, dim)))
-    (cost,) = pairs.slice_costs(unit[None], 4.0, scale)[0]
+    (cost,) = pairs.slice_costs(unit[None], 4.0, noise(scale), "exact")[0]
     terms = (
         oracles.exact(u) * (oracles.exact(a) - oracles.exact(b))
         for u, a, b in zip(unit, *means, strict=True)
@@ -92,7 +100,7 @@ def test_means_far_from_zero_hide_no_shift(center, cosine, rng):
 @pytest.mark.parametrize("order", [1.5, 4.0])
 def test_full_costs_against_simultaneous_diagonalisation(order, rng):
     pairs = random_pairs(rng)
-    costs = pairs.full_costs(order, 2.5)
+    costs = pairs.divergences(order, noise(2.5))
     for i in range(3):
         covs = pairs.covs[i] + 2.5**2 * np.eye(3)
         both = []
@@ -111,15 +119,15 @@ def test_too_little_noise_costs_infinitely_much():
     pairs = on_the_line((1, 1), (0, 1.5**2))
     line = np.array([[1.0]])
     below, above = math.sqrt(2.75) - 1e-9, math.sqrt(2.75) + 1e-3
-    assert pairs.slice_costs(line, 4.0, below)[0, 0] == math.inf
-    assert pairs.full_costs(4.0, below)[0] == math.inf
-    assert pairs.slice_costs(line, 4.0, above)[0, 0] < math.inf
+    assert pairs.slice_costs(line, 4.0, noise(below), "exact")[0, 0] == math.inf
+    assert pairs.divergences(4.0, noise(below))[0] == math.inf
+    assert pairs.slice_costs(line, 4.0, noise(above), "exact")[0, 0] < math.inf
 
 
 def test_degenerate_distributions_are_point_masses():
     pairs = GaussianPairs(means=np.array([[[0, 0], [3, 4]]]), covs=np.zeros((1, 2, 2, 2)))
-    assert pairs.full_costs(2.0, 5.0) == pytest.approx([2 * 25 / (2 * 25)], rel=1e-14)
-    axis = pairs.slice_costs(np.eye(2), 2.0, 5.0)
+    assert pairs.divergences(2.0, noise(5.0)) == pytest.approx([2 * 25 / (2 * 25)], rel=1e-14)
+    axis = pairs.slice_costs(np.eye(2), 2.0, noise(5.0), "exact")
     assert axis == pytest.approx(np.array([[9 / 25, 16 / 25]]), rel=1e-14)
 
 
@@ -147,7 +155,7 @@ def test_singular_spreads_have_a_cost_at_every_noise(cov, other):
         means=np.array([[[0.0, 0.0], [1.0, 0.5]]]), covs=np.array([[cov, other]], dtype=float)
     )
     for noise_std in (1e-12, 1e-6, 1e-3, 1.0, 1e5):
-        (cost,) = pairs.full_costs(4.0, noise_std)
+        (cost,) = pairs.divergences(4.0, noise(noise_std))
         assert cost > 0
     assert np.isfinite(cost)
 
@@ -169,7 +177,7 @@ def test_rounded_spreads_never_lower_a_cost_next_to_infinity(rng):
         noise_std = math.sqrt(float(least) * (1 + 1e-11))
         noisy = [spread + oracles.exact(noise_std) ** 2 for spread in spreads]
         expected = float(exact_cost(order, list(zip(means, noisy, strict=True))))
-        assert pairs.slice_costs(u[None], order, noise_std)[0, 0] >= expected
+        assert pairs.slice_costs(u[None], order, noise(noise_std), "exact")[0, 0] >= expected
 
 
 @pytest.mark.soundness
@@ -185,10 +193,14 @@ def test_spreads_that_drown_the_noise_hide_no_shift(size):
         means=np.stack([np.zeros(2), 5 * across])[None], covs=np.array([[cov, cov]])
     )
     exact = 4.0 * 5.0**2 / 2 * (1 - 1e-9)
-    assert pairs.slice_costs(across[None], 4.0, 1.0)[0, 0] >= exact
-    assert pairs.full_costs(4.0, 1.0)[0] >= exact
+    assert pairs.slice_costs(across[None], 4.0, noise(1.0), "exact")[0, 0] >= exact
+    assert pairs.divergences(4.0, noise(1.0))[0] >= exact
     equal = GaussianPairs(means=np.zeros((1, 2, 2)), covs=pairs.covs)
-    assert equal.slice_costs(across[None], 4.0, 1.0)[0, 0] == equal.full_costs(4.0, 1.0)[0] == 0
+    assert (
+        equal.slice_costs(across[None], 4.0, noise(1.0), "exact")[0, 0]
+        == equal.divergences(4.0, noise(1.0))[0]
+        == 0
+    )
 
 
 @pytest.mark.soundness
@@ -201,7 +213,7 @@ def test_large_spreads_hide_no_difference_of_theirs(rng):
         covs = np.stack([cov, cov + change + change.T])
         pairs = GaussianPairs(means=np.zeros((1, 2, 2)), covs=covs[None])
         expected = exact_cost(4.0, [(0, exact_spread(across, one) + 1) for one in covs])
-        assert pairs.slice_costs(across[None], 4.0, 1.0)[0, 0] >= expected
+        assert pairs.slice_costs(across[None], 4.0, noise(1.0), "exact")[0, 0] >= expected
 
 
 @pytest.mark.soundness
@@ -217,7 +229,7 @@ def test_nearly_equal_spreads_hide_no_difference_of_theirs(part, rng):
         )
         unit = rng.normal(size=3) / 2
         expected = exact_cost(4.0, [(0, exact_spread(unit, one) + 1) for one in pairs.covs[0]])
-        cost = pairs.slice_costs(unit[None], 4.0, 1.0)[0, 0]
+        cost = pairs.slice_costs(unit[None], 4.0, noise(1.0), "exact")[0, 0]
         # Each spread may have been scaled, which rounds it: the cost includes that error.
         assert expected <= cost <= expected * (1 + 1e-6 + 1e-12 / part)
 
@@ -230,14 +242,16 @@ def test_a_large_unit_does_not_spoil_the_other_coordinates(dim):
     means[0, 1, 1] = 0.01
     pairs = GaussianPairs(means=means, covs=np.stack([cov, cov])[None])
     # 4 * 0.01^2 / (2 * (1e-4 + 0.01^2)) = 1
-    assert pairs.slice_costs(np.eye(dim)[1:2], 4.0, 0.01)[0, 0] == pytest.approx(1, rel=1e-10)
-    assert pairs.full_costs(4.0, 0.01)[0] == pytest.approx(1, rel=1e-10)
+    assert pairs.slice_costs(np.eye(dim)[1:2], 4.0, noise(0.01), "exact")[0, 0] == pytest.approx(
+        1, rel=1e-10
+    )
+    assert pairs.divergences(4.0, noise(0.01))[0] == pytest.approx(1, rel=1e-10)
 
 
 def test_noise_whose_square_is_no_number_costs_infinitely_much():
     pairs = on_the_line((0, 0), (1e-160, 0))
-    assert pairs.slice_costs(np.array([[1.0]]), 4.0, 1e-170)[0, 0] == math.inf
-    assert pairs.full_costs(4.0, 1e-170)[0] == math.inf
+    assert pairs.slice_costs(np.array([[1.0]]), 4.0, noise(1e-170), "exact")[0, 0] == math.inf
+    assert pairs.divergences(4.0, noise(1e-170))[0] == math.inf
 
 
 @pytest.mark.parametrize(
@@ -275,8 +289,8 @@ class TestScaling:
         shift, variance = Fraction(1) / Fraction(scale), Fraction(1) / Fraction(scale) ** 2
         for order in (2.0, 4.0, 16.0):
             exact = Fraction(order) * shift**2 / (2 * (variance + 1))
-            sliced = pairs.slice_costs(np.ones((1, 1)), order, 1.0)[0, 0]
-            full = pairs.full_costs(order, 1.0)[0]
+            sliced = pairs.slice_costs(np.ones((1, 1)), order, noise(1.0), "exact")[0, 0]
+            full = pairs.divergences(order, noise(1.0))[0]
             assert exact <= Fraction(float(sliced)) <= exact * Fraction(1 + 1e-9)
             assert exact <= Fraction(float(full)) * Fraction(1 + 2.0**-38)
             assert Fraction(float(full)) <= exact * Fraction(1 + 1e-9)
@@ -328,10 +342,22 @@ class TestSquaredRatios:
         (ratio,) = pairs.squared_ratios(3.0, 0.7)
         seen = (lines @ shift) ** 2 / (((lines @ cov) * lines).sum(axis=1) + 0.49)
         assert (seen <= ratio * (lines @ shift) ** 2 / (shift @ shift)).all()
-        assert pairs.slice_costs(lines, 3.0, 0.7).max() <= 1.5 * ratio
+        assert pairs.slice_costs(lines, 3.0, noise(0.7), "exact").max() <= 1.5 * ratio
 
     def test_whether_the_spreads_are_equal(self):
         one, other = (GaussianDistribution(mean=[0.0], cov=[[v]]) for v in (1.0, 2.0))
         shifted = GaussianDistribution(mean=[1.0], cov=[[1.0]])
         assert GaussianPairs.of([(one, shifted)], np.ones(1)).have_one_spread
         assert not GaussianPairs.of([(one, shifted), (one, other)], np.ones(1)).have_one_spread
+
+
+def test_covariances_that_overflow_are_refused():
+    wide = GaussianDistribution(mean=[0.0, 0.0], cov=1e300 * np.eye(2))
+    shape = Shape.of_covariance(np.eye(2))
+    check_refused(
+        Refusal(
+            lambda: GaussianPairs.of([(wide, wide)], np.full(2, 1e-10), shape),
+            ArgumentError,
+            "covariances",
+        )
+    )

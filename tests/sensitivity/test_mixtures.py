@@ -10,17 +10,22 @@ from scipy.stats import multivariate_normal
 
 from pufferslice import Guarantee, Scenario, certify_release, release, verify
 from pufferslice.audit import audit_release
-from pufferslice.calibration.guessing import full_variation
-from pufferslice.calibration.unsliced import released_delta
 from pufferslice.certificate import Certificate
+from pufferslice.claims.epsilon_delta import delta_curve
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import summary
 from pufferslice.scenario import FiniteDistribution, GaussianDistribution, GaussianMixture
 from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.gaussian import GaussianPairs, coupled_components
 from pufferslice.sensitivity.sensitivity import Full, full_sensitivity
+from pufferslice.sensitivity.whitening import Covariance
 
 ORDERS = [1.5, 2.0, 4.0]
+
+
+def noise(std: float) -> Covariance:
+    """Isotropic noise; Gaussian pairs look at its deviation only."""
+    return Covariance(dim=1, std=std)
 
 
 def random_mixture(rng, dim, n_components, spread=1.0):
@@ -79,7 +84,7 @@ def test_no_stated_number_is_below_the_truth(dim, seed):
     full, noise_std = full_of(first, second), 0.8
     p, q, cell = densities(first, second, noise_std)
     for order in ORDERS:
-        stated = float(full.differences.full_costs(order, noise_std)[0])
+        stated = float(full.differences.divergences(order, noise(noise_std))[0])
         truth = max(renyi(order, p, q, cell), renyi(order, q, p, cell))
         assert truth <= stated
     for epsilon in (0.0, 0.5, 1.0):
@@ -87,8 +92,8 @@ def test_no_stated_number_is_below_the_truth(dim, seed):
             np.maximum(p - np.exp(epsilon) * q, 0).sum(),
             np.maximum(q - np.exp(epsilon) * p, 0).sum(),
         )
-        assert truth * cell <= released_delta(full, epsilon, noise_std)
-    assert np.abs(p - q).sum() * cell / 2 <= full_variation(full, noise_std)
+        assert truth * cell <= delta_curve(full, noise_std)(epsilon)
+    assert np.abs(p - q).sum() * cell / 2 <= full.variation(noise_std)
 
 
 def test_near_mixtures_are_nearly_exact():
@@ -101,7 +106,7 @@ def test_near_mixtures_are_nearly_exact():
         GaussianMixture.weighted(moved[::-1], weights[::-1]),
     )
     # 4 * 0.25 / (2 * (1 + 1)), the divergence of N(0.5, 2) from N(0, 2).
-    assert full.differences.full_costs(4.0, 1.0) == pytest.approx([0.25], rel=1e-9)
+    assert full.differences.divergences(4.0, noise(1.0)) == pytest.approx([0.25], rel=1e-9)
 
 
 def test_known_answer_of_two_pieces():
@@ -111,8 +116,10 @@ def test_known_answer_of_two_pieces():
     move = GaussianMixture.weighted([GaussianDistribution(mean=[9], cov=[[1]]), other], [0.5, 0.5])
     full = full_of(stay, move)
     expected = np.log((1 + np.exp(4 * 3 / (2 * 4))) / 2) / 3
-    assert full.differences.full_costs(4.0, np.sqrt(3.0)) == pytest.approx([expected], rel=1e-9)
-    slices = full.differences.slice_costs(np.array([[1.0]]), 4.0, np.sqrt(3.0))
+    assert full.differences.divergences(4.0, noise(np.sqrt(3.0))) == pytest.approx(
+        [expected], rel=1e-9
+    )
+    slices = full.differences.slice_costs(np.array([[1.0]]), 4.0, noise(np.sqrt(3.0)), "exact")
     assert slices == pytest.approx(np.array([[expected]]), rel=1e-9)
 
 
@@ -144,7 +151,7 @@ def test_equal_mixtures_need_no_noise(rng):
     turned = GaussianMixture(components=mixture.components[::-1], counts=mixture.counts[::-1])
     full = full_of(mixture, turned)
     assert full.are_equal
-    assert full.differences.full_costs(4.0, 1.0).tolist() == [0.0]
+    assert full.differences.divergences(4.0, noise(1.0)).tolist() == [0.0]
 
 
 def test_large_and_infinite_costs():
@@ -155,9 +162,11 @@ def test_large_and_infinite_costs():
         counts=np.array([2**28, 3 * 2**28]),
     )
     # e^(3 D) of the far piece alone, at a mass of a quarter.
-    assert far.full_costs(4.0, 1.0) == pytest.approx([4 / 4 * 1e4 - np.log(4) / 3], rel=1e-9)
+    assert far.divergences(4.0, noise(1.0)) == pytest.approx(
+        [4 / 4 * 1e4 - np.log(4) / 3], rel=1e-9
+    )
     wide = attrs.evolve(far, covs=np.array([[[[9.0]], [[0.0]]], [[[1.0]], [[1.0]]]]))
-    assert wide.full_costs(4.0, 1.0).tolist() == [np.inf]
+    assert wide.divergences(4.0, noise(1.0)).tolist() == [np.inf]
 
 
 class TestCertificates:
@@ -172,10 +181,10 @@ class TestCertificates:
     def test_every_claim_certifies_verifies_and_survives_a_file(self, claim, tmp_path, rng):
         scenario = scenario_of(random_mixture(rng, 2, 1), random_mixture(rng, 2, 2))
         certificate = certify_release(scenario, claim)
-        assert certificate.statement["scenario"]["priors"][0]["origin"] == (
+        assert certificate.statement.scenario.priors[0].origin == (
             "declared mixtures of Gaussian distributions"
         )
-        assert certificate.statement["unsliced"]["from"].endswith("Gaussian components, coupled")
+        assert certificate.statement.unsliced.source.endswith("Gaussian components, coupled")
         certificate.save(tmp_path / "certificate.json")
         again = Certificate.load(tmp_path / "certificate.json")
         assert verify(again, scenario=scenario).holds

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
 from tests import oracles
-from tests.oracles import HP
+from tests.oracles import HP, exact_delta
 
+from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.renyi import (
     aggregate,
     aggregate_average,
     aggregate_joint,
+    gaussian_delta,
     gaussian_divergence,
     gaussian_divergence_nd,
     gaussian_envelope,
@@ -285,3 +287,35 @@ class TestSlicedDivergence:
         unsliced = gaussian_divergence_nd(order, (means[0], covs[0]), (means[1], covs[1]))
         assert average <= joint + 1e-12
         assert joint <= unsliced + 1e-10
+
+
+class TestGaussianDelta:
+    def test_against_quadrature(self):
+        def excess(x):
+            return max(mp.npdf(x, 1.5, 1) - mp.exp(0.7) * mp.npdf(x), 0)
+
+        crossing = 0.7 / 1.5 + 1.5 / 2
+        expected = mp.quad(excess, [crossing, 3, 6, 12, 30])
+        value = gaussian_delta(np.array([1.5]), 0.7)
+        assert value == pytest.approx([float(expected)], rel=1e-12)
+
+    @given(st.floats(0.05, 40), st.floats(0, 60))
+    def test_against_40_digits(self, ratio, epsilon):
+        value = float(gaussian_delta(np.array(ratio), epsilon))
+        assert value == pytest.approx(float(exact_delta(ratio, epsilon)), rel=1e-6, abs=1e-14)
+        assert 0 <= value <= 1
+
+    def test_edges(self):
+        """No shift or an infinite epsilon leaves no delta; nothing overflows; all are checked."""
+        ratios, epsilons = np.array([0.0, 0.0, 0.0, 1.0]), np.array([0.0, 3.0, np.inf, np.inf])
+        assert gaussian_delta(ratios, epsilons).tolist() == [0, 0, 0, 0]
+        huge = gaussian_delta(np.array([1.0, 40.0]), 800.0)
+        assert huge == pytest.approx([0, 0.5], abs=0.02)
+        for epsilon in (np.array([1.0, -1.0]), math.nan):
+            with pytest.raises(ArgumentError):
+                gaussian_delta(np.array([1.0, 1.0]), epsilon)
+
+    @pytest.mark.soundness
+    def test_the_sign_of_a_shift_does_not_matter(self):
+        there, back = (gaussian_delta(np.array([s * 1.5]), 0.7)[0] for s in (1, -1))
+        assert back == there

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests import oracles
 from tests.oracles import HP, exact
 
-from pufferslice.calibration.calibrate import Method, calibrate, cost
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Guarantee
+from pufferslice.claims.slices import Method
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.sensitivity import DistributionPair, GapTables, gap_tables
 from pufferslice.sensitivity.bands import SortedSample, band_tables, common_bands
@@ -246,15 +246,14 @@ class TestNoise:
         self.assert_near_the_hardest(claim, slices, distributions, pairs, 0.01)
 
     def assert_near_the_hardest(self, claim, slices, distributions, pairs, room):
-        noise_std = calibrate(claim, slices, TRANSPORT)
+        noise_std = claim.whole.slice_noise(slices, claim.notion, TRANSPORT)
         rate = claim.order * (claim.order - 1) / (2 * noise_std**2)
         logs = slices.differences.log_moments(rate, 0.0) / (claim.order - 1)
         costs = aggregate(claim.notion, claim.order, logs, slices.profile.weights)
         hardest = [pairs[i] for i in np.argsort(-costs)[:5]]
         alone = gap_tables(distributions, hardest, slices.profile.directions)
-        least = calibrate(
-            claim, attrs.evolve(slices, differences=alone, missing=np.zeros(5)), TRANSPORT
-        )
+        fewer = attrs.evolve(slices, differences=alone, missing=np.zeros(5))
+        least = claim.whole.slice_noise(fewer, claim.notion, TRANSPORT)
         assert least * (1 - 1e-9) <= noise_std <= least * (1 + room) ** 0.5
 
 
@@ -287,7 +286,9 @@ class TestBounds:
         assert_bounds(coarse, fine)
         for claim in CLAIMS:
             one, other = (
-                cost(Slices(profile=profile, differences=tables), claim, 3.0, TRANSPORT)
+                claim.whole.slice_cost(
+                    Slices(profile=profile, differences=tables), claim.notion, 3.0, TRANSPORT
+                )
                 for tables in (coarse, fine)
             )
             assert one == other

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
+from pufferslice._core.sampler import SIGMA_INT, SeededTestNoise
 
 pytestmark = pytest.mark.statistical
 

@@ -203,11 +203,11 @@ def test_the_certificate_says_whose_loop_it_was():
     run(optimizer, loader)
     certificate = optimizer.certificate(data="survey")
     assert certificate.guarantee == plan_of().guarantee()
-    assert certificate.statement["data"] == "survey"
-    assert "loop-outside-program" in certificate.statement["limits"]
+    assert certificate.statement.data == "survey"
+    assert "loop-outside-program" in certificate.statement.limits
     trainer, _ = trainer_of()
     train(trainer)
-    assert "loop-outside-program" not in trainer.certificate().statement["limits"]
+    assert "loop-outside-program" not in trainer.certificate().statement.limits
     assert verify(certificate).holds
 
 

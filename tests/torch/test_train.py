@@ -118,10 +118,10 @@ def test_what_is_written(tmp_path):
     certificate = Certificate.load(run.folder / "certificate.json")
     assert certificate.digest == run.certificate.digest
     assert verify(certificate).holds
-    assert certificate.statement["data"] == "sixty digits"
-    (stated,) = certificate.statement["runs"]
-    assert stated == asked.plan.to_json() | {"block": stated["block"]}
-    assert stated["block"] >= 1
+    assert certificate.statement.data == "sixty digits"
+    (stated,) = certificate.statement.runs
+    assert stated.to_json() == asked.plan.to_json() | {"block": stated.block}
+    assert stated.block >= 1
     assert certificate.guarantee.epsilon == asked.plan.guarantee().epsilon
     assert [report.step for report in reports] == [1, 2, 3, 4]
     model = linear_model((1, 8, 8), 10)
@@ -141,10 +141,10 @@ def test_a_tail_in_delta_from_the_file_to_the_report(tmp_path):
     assert asked.plan.differing == mostly_at_most(
         2, tail_probability=1e-6, failure_probability=0.05
     )
-    assert statement["guarantee"]["delta"] == 1e-4
-    assert statement["failure_probability"] == 0.05
-    assert statement["guarantee"]["epsilon"] == pytest.approx(8.0, rel=1e-6)
-    assert statement["guarantee"]["epsilon"] <= 8.0
+    assert statement.guarantee.delta == 1e-4
+    assert statement.failure_probability == 0.05
+    assert statement.guarantee.epsilon == pytest.approx(8.0, rel=1e-6)
+    assert statement.guarantee.epsilon <= 8.0
     assert verify(run.certificate).holds
     logged = rows(run)
     assert all(set(row) == PUBLIC_KEYS - {"order"} | {"delta"} | METRICS for row in logged)
@@ -187,7 +187,7 @@ def test_empty_batches_and_data_without_a_name(tmp_path):
     ]
     batches = [(row["n_examples"], row["mean_loss"]) for row in internal_rows(runs[0])[1:]]
     assert batches == [(0, None)] * 4
-    assert len({run.certificate.statement["data"] for run in runs}) == 2
+    assert len({run.certificate.statement.data for run in runs}) == 2
 
 
 def test_a_log_keeps_what_was_before_and_drops_an_incomplete_line(tmp_path):
@@ -355,7 +355,7 @@ def test_the_secret_world_stands_in_no_public_file(tmp_path):
             assert "second" not in text
         assert '"world"' in (run.folder / "run.json").read_text()
     assert statements[0] == statements[1]
-    assert statements[0]["runs"][0]["differing"]["counts"] == [3]
+    assert statements[0].runs[0].differing["counts"] == [3]
 
 
 def test_a_finished_run_is_evaluated(tmp_path):
@@ -407,10 +407,10 @@ def test_digits_are_learnt_within_the_budget(tmp_path):
     for number in range(2):
         content["output"]["folder"] = f"run-{number}"
         run = run_training(training_of(content, tmp_path))
-        claim = run.certificate.statement["guarantee"]
-        assert (claim["notion"], claim["order"]) == ("unsliced", 8)
-        assert claim["epsilon"] <= 8
-        assert run.certificate.statement["runs"][0]["differing"]["counts"] == [4]
+        claim = run.certificate.statement.guarantee
+        assert (claim.notion, claim.order) == ("unsliced", 8)
+        assert claim.epsilon <= 8
+        assert run.certificate.statement.runs[0].differing["counts"] == [4]
         accuracies.append(run.metrics["held_out_accuracy"])
     assert mean(accuracies) >= 0.85
 

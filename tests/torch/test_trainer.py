@@ -34,7 +34,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from pufferslice import compose
-from pufferslice.calibration.noise import SIGMA_INT, add_integers, draw_integers
+from pufferslice._core.sampler import SIGMA_INT, add_integers, draw_integers
 from pufferslice.certificate import certify_training, verify
 from pufferslice.errors import ArgumentError, ReleaseError, RewindError, TrainingError
 from pufferslice.learning import (
@@ -530,11 +530,11 @@ def test_the_certificate_is_the_plans_whatever_was_taken(accountant):
     certificate = trainer.certificate(data="survey")
     assert certificate.guarantee == plan.guarantee()
     assert certificate.digest == early.digest
-    assert certificate.statement["data"] == "survey"
+    assert certificate.statement.data == "survey"
     plain = certify_training(trainer.plan, data="survey")
-    assert certificate.statement["runs"] == plain.statement["runs"]
+    assert certificate.statement.runs == plain.statement.runs
     n_parameters = sum(p.numel() for p in model_of().parameters())
-    delta = certificate.statement["implementation_delta"]
+    delta = certificate.statement.implementation_delta
     assert delta == implementation_delta(plan, n_parameters) > 0
     verify(certificate)
 
@@ -950,7 +950,7 @@ def test_workers_and_generators_of_the_caller_change_no_bit(same_key):
 
 
 def block_stated(trainer):
-    return trainer.certificate().statement["runs"][0]["block"]
+    return trainer.certificate().statement.runs[0].block
 
 
 def test_the_block_is_chosen_when_the_dataset_is_known_and_written_down():

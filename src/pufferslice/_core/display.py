@@ -3,8 +3,9 @@
 
 import html
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pufferslice._core.text import shown
 from pufferslice.errors import MissingExtraError, escaped
@@ -30,6 +31,47 @@ def rounded(value: float, noise_std: float | None = None) -> str:
         return f"{value:.3g}"
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text and noise_std is None else text
+
+
+class Shown:
+    """A result that shows itself as JSON values, as a frame and in a notebook. Abstract."""
+
+    __slots__ = ()
+
+    is_internal: ClassVar[bool] = True
+    """Whether the result must not be published."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON values."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The result as a table, with a row for each of its parts."""
+        return data_frame(self.table_rows())
+
+    @abstractmethod
+    def table_rows(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """What a notebook says above the table."""
+
+    def shown_rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows that a notebook shows."""
+        return self.table_rows()
+
+    def details(self) -> str:
+        """A longer text for those who unfold it."""
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        parts = self.sentences(), self.shown_rows(), self.details()
+        return html_of(*parts, internal=self.is_internal)
 
 
 def html_of(

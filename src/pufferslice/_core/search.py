@@ -8,6 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
+from pufferslice._core.arrays import Floats
 from pufferslice.errors import CalibrationError
 
 RELATIVE_WIDTH: Final = 2.0**-44
@@ -21,8 +24,12 @@ SAFETY: Final = 1 + 2.0**-38
 
 LARGEST: Final = 1e150
 """The largest noise: its square is still a float."""
+LARGEST_EPSILON: Final = 1e4
+"""Where a search for an epsilon stops."""
+
 _SMALLEST: Final = 1e-150
 _MAX_STEPS: Final = 400
+_MOST_STEPS: Final = 150
 
 
 def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float) -> float:
@@ -151,3 +158,60 @@ def _candidate(
     x = unsafe * math.exp(share * math.log(safe / unsafe))
     nudge = 1 + RELATIVE_WIDTH / 2
     return min(max(x, unsafe * nudge), safe / nudge)
+
+
+def smallest_epsilon(
+    delta_at: Callable[[float], float], delta: float, *, first: float = 1.0
+) -> float:
+    """Smallest epsilon with `delta_at(epsilon) <= delta`; infinite if none is found.
+
+    `first` is tried first: if it is enough, the result is not larger.
+    """
+
+    def deltas(epsilons: Floats) -> Floats:
+        return np.array([delta_at(float(epsilons[0]))])
+
+    return float(smallest_epsilons(deltas, np.array([first]), np.array([delta]))[0])
+
+
+def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
+    """For each entry the smallest epsilon with delta at most its limit; infinite if none is found.
+
+    Guarantee: `deltas` was evaluated at the result and was at most the limit. A bracket is narrowed
+    by secants of ln(delta), every third time by halves; its upper end is returned. `first` is tried
+    first, so an entry for which it is enough never gets more.
+    Needs: no delta grows with its own epsilon.
+    """
+    low, high = np.zeros_like(first), np.where(first > 0, first, 1.0)
+    at_low, at_high = deltas(low), deltas(high)
+    none = at_low <= limits
+    while (short := at_high > limits).any() and high.max() < LARGEST_EPSILON:
+        low[short], at_low[short] = high[short], at_high[short]
+        high[short] *= 2
+        at_high = deltas(high)
+    high[at_high > limits] = np.inf
+    high[none] = 0.0
+    with np.errstate(divide="ignore"):
+        above, below = np.log(at_low / limits), np.log(at_high / limits)
+    side = np.zeros_like(first)
+    for step in range(_MOST_STEPS):
+        wide = np.isfinite(high) & (high - low > RELATIVE_WIDTH * high)
+        if not wide.any():
+            break
+        # Narrow brackets are evaluated at infinity, where the delta costs nothing to compute.
+        middle = np.where(wide, (low + high) / 2, np.inf)
+        if step % 3 < 2:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                secant = high - (high - low) * below / (below - above)
+            middle = np.where(wide & (secant > low) & (secant < high), secant, middle)
+        at_middle = deltas(middle)
+        with np.errstate(divide="ignore"):
+            value = np.log(at_middle / limits)
+        good = (at_middle <= limits) & wide
+        # An end that stays twice counts half, so that the other one does not creep (Illinois).
+        above = np.where(good, np.where(side > 0, above / 2, above), value)
+        below = np.where(good, value, np.where(side < 0, below / 2, below))
+        side = np.where(good, 1.0, -1.0)
+        low = np.where(wide & ~good, middle, low)
+        high = np.where(good, middle, high)
+    return high

@@ -35,7 +35,7 @@ from pufferslice.audit.bins import (
     upper_share,
 )
 from pufferslice.audit.verdict import Quantity, Verdict, fewest
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Renyi
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.profiles import project
@@ -380,7 +380,7 @@ def mean_over_sphere(
 def audit_line(
     first: Floats,
     second: Floats,
-    claim: Guarantee,
+    claim: Renyi,
     *,
     confidence: float,
     seed: int,
@@ -396,12 +396,12 @@ def audit_line(
     Needs: independent numbers; the claim is about the whole output and bounds both orders.
 
     >>> rng = np.random.default_rng(0)
-    >>> claim = Guarantee.unsliced(order=2, epsilon=1.0)
+    >>> claim = Renyi(order=2, epsilon=1.0)
     >>> worlds = rng.normal(2.0, 1.0, 10_000), rng.normal(0.0, 1.0, 10_000)
     >>> audit_line(*worlds, claim, confidence=0.95, seed=0).outcome
     'refuted'
     """
-    if not is_a(claim, Guarantee) or claim.notion != "unsliced":
+    if not is_a(claim, Renyi):
         raise ArgumentError(
             "claim must be a Rényi guarantee of the whole output, as of Guarantee.unsliced; one "
             f"line cannot refute {claim}"

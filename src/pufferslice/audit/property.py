@@ -28,10 +28,11 @@ from pufferslice.audit.inference import Interval
 from pufferslice.audit.membership import Flags, locked_flags
 from pufferslice.audit.training import TrainingRuns, auditable_claim, train_repeatedly
 from pufferslice.audit.verdict import Verdict, fewest, json_values
-from pufferslice.calibration.guessing import LOW_ORDERS, right_guesses, total_variation_bound
+from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import TrainingPlan
 from pufferslice.sensitivity.concentration import clopper_pearson
+from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
 
 _MOST_RECORDS: Final = 2**40
 """Largest number of records to compare with; as many tell nearly any two shares apart."""

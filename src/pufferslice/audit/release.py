@@ -5,7 +5,7 @@ import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, arrays_in, locked
 from pufferslice._core.checks import check_between, check_count, check_finite, is_a
-from pufferslice._core.display import data_frame, html_of
+from pufferslice._core.display import Shown
 from pufferslice._core.files import (
     CONFIDENTIAL,
     canonical_json,
@@ -21,6 +21,8 @@ from pufferslice._core.files import (
     read_bytes,
     write_whole,
 )
+from pufferslice._core.numbers import at_most, in_full, percent_at_most
+from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice._core.text import listed, quoted
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit.divergence import (
@@ -51,17 +53,10 @@ from pufferslice.audit.inference import (
 )
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
 from pufferslice.audit.verdict import NEVER_PROVES, Verdict, json_values
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-    GuessGuarantee,
-    at_most,
-    in_full,
-    percent_at_most,
-)
-from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.files import read_audit
+from pufferslice.claims import Claim
+from pufferslice.claims.views import best_views
 from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
 from pufferslice.releases.release import quantised
 from pufferslice.scenario.distributions import Distribution
@@ -77,14 +72,11 @@ from pufferslice.sensitivity.profiles import (
 )
 from pufferslice.sensitivity.whitening import Shape
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
 
 AUDIT_FORMAT: Final = "pufferslice-audit"
-AUDIT_VERSION: Final = 1
+AUDIT_VERSION: Final = 5
 
 LARGEST_RATIO: Final = 2**18
 """Largest distance from the centre in noise standard deviations: integers of 64 bits."""
@@ -255,7 +247,7 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
         evidence is not None
         and evidence.confidential["distributions_digest"] != scenario.distributions_digest()
     )
-    if other or dict(certificate.statement["scenario"]) != scenario.description():
+    if other or certificate.released.scenario.to_json() != scenario.description():
         raise ScenarioError(
             "the certificate was issued for another scenario; audit it with the scenario that was "
             "certified, or certify this one"
@@ -295,7 +287,7 @@ def _check_array(array: Floats, dim: int) -> None:
 
 @final
 @attrs.frozen(kw_only=True)
-class Audit:
+class Audit(Shown):
     """The result of all attacks on a certificate.
 
     Guarantee: if everything that the certificate states holds, `refuted` is true with probability
@@ -331,21 +323,23 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """The audit file as JSON values."""
-        from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
+        document: dict[str, Any] = {
+            "format": AUDIT_FORMAT,
+            "version": AUDIT_VERSION,
+            "refuted": self.refuted,
+        }
+        document |= json_values(self)
+        document["verdicts"] = [verdict.to_json() for verdict in self.verdicts]
+        read_audit(document)
+        return document
 
-        document = {"format": AUDIT_FORMAT, "version": AUDIT_VERSION, "refuted": self.refuted}
-        verdicts = [verdict.to_json() for verdict in self.verdicts]
-        return check_audit(document | json_values(self) | {"verdicts": verdicts})
-
-    to_dict = to_json
-
-    def to_pandas(self) -> "pd.DataFrame":
+    def table_rows(self) -> list[dict[str, Any]]:
         """One row per verdict."""
-        return data_frame([verdict.table_row() for verdict in self.verdicts])
+        return [row for verdict in self.verdicts for row in verdict.table_rows()]
 
-    def _repr_html_(self) -> str:
-        rows = [verdict.table_row() for verdict in self.verdicts]
-        return html_of([NEVER_PROVES], rows, str(self), internal=True)
+    def sentences(self) -> list[str]:
+        """What an audit can show."""
+        return [NEVER_PROVES]
 
     def __str__(self) -> str:
         head = "REFUTED" if self.refuted else "NOT REFUTED"
@@ -500,25 +494,26 @@ def _questions(
     certificate: Certificate, profile: Profile | None
 ) -> tuple[list[_Question], list[str]]:
     """A test of each statement of the certificate, and the statements without one."""
-    claim, unsliced = certificate.guarantee, certificate.statement["unsliced"]
-    questions, unaudited = [_main_question(claim, profile)], []
-    if unsliced["epsilon"] is None:
-        unaudited.append(f"the unsliced cost: the certificate states none ({unsliced['from']})")
-    elif claim.is_sliced or not isinstance(claim, Guarantee):
-        order, epsilon = unsliced["order"], unsliced["epsilon"]
+    claim, unsliced = certificate.guarantee, certificate.released.unsliced
+    main, unaudited = _main_question(claim, profile), []
+    questions = [] if main is None else [main]
+    if main is None:
+        unaudited.append(f"{claim}: no attack bounds it; numbers that follow from it are audited")
+    if unsliced.epsilon is None:
+        unaudited.append(f"the unsliced cost: the certificate states none ({unsliced.source})")
+    elif claim.is_sliced or not claim.has_order:
+        order, epsilon = unsliced.order, unsliced.epsilon
         words = f"the unsliced bound ({in_full(order)}, {at_most(epsilon)})-RPP"
         questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon)))
-    guess = unsliced["guess"]
-    if not claim.is_sliced and not isinstance(claim, GuessGuarantee) and guess is not None:
+    guess = unsliced.guess
+    is_new = main is None or main.claimed.quantity != "guess"
+    if not claim.is_sliced and is_new and guess is not None:
         share = percent_at_most(guess).replace("\u00a0", " ")
         words = f"the stated right guesses, at most {share}"
         questions.append(_Question(guess_test(), Claimed(words, "guess", guess)))
     # The smallest epsilon of every scope and delta; the larger ones follow.
-    smallest: dict[tuple[str, float], float] = {}
-    for view in certificate.statement["views"]:
-        at = (view["scope"], view["delta"])
-        smallest[at] = min(view["epsilon"], smallest.get(at, view["epsilon"]))
-    for (scope, delta), epsilon in smallest.items():
+    for view in best_views(certificate.released.views):
+        scope, delta, epsilon = view.scope, view.delta, view.epsilon
         words = f"the view ({at_most(epsilon)}, {in_full(delta)}), {scope}"
         if scope == "unsliced":
             questions.append(_Question(epsilon_test(delta), Claimed(words, "epsilon", epsilon)))
@@ -527,23 +522,31 @@ def _questions(
             questions.append(_approximate_question(words, notion, epsilon, delta, profile))
     if isinstance(profile, SampledSphere):
         unaudited.append("the views along slices of the sphere, which follow from the claim")
+    if not questions:
+        raise ArgumentError(
+            f"the certificate states nothing that an attack could refute: {listed(unaudited)}"
+        )
     return questions, unaudited
 
 
-def _main_question(claim: Claim, profile: Profile | None) -> _Question:
-    if isinstance(claim, GuessGuarantee):
-        return _Question(guess_test(), Claimed(str(claim), "guess", claim.at_most))
-    if isinstance(claim, ApproximateGuarantee):
-        notion, epsilon, delta = claim.notion, claim.epsilon, claim.delta
-        return _approximate_question(str(claim), notion, epsilon, delta, profile)
-    test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
+def _main_question(claim: Claim, profile: Profile | None) -> _Question | None:
+    """The test of the claim itself; None if no attack bounds what it bounds."""
+    if claim.hockey_stick is not None:
+        epsilon, delta = claim.hockey_stick
+        if epsilon == 0:  # total variation, which bounds right guesses
+            return _Question(guess_test(), Claimed(str(claim), "guess", (1 + delta) / 2))
+        return _approximate_question(str(claim), claim.notion, epsilon, delta, profile)
+    if not claim.has_order:
+        return None
+    order, epsilon = claim.reported_order, claim.bound
+    test, claimed = RenyiTest(order), Claimed(str(claim), "epsilon", epsilon)
     if profile is None:
         return _Question(test, claimed)
     if isinstance(profile, SampledSphere):
-        n_directions, cap = profile.n_directions, _SPHERE_CAP * claim.epsilon
+        n_directions, cap = profile.n_directions, _SPHERE_CAP * epsilon
         return _Question(test, claimed, partial(mean_over_sphere, n_directions, cap))
     joint = claim.notion == "joint"
-    slices = joint_over(profile.weights, claim.order) if joint else mean_over(profile.weights)
+    slices = joint_over(profile.weights, order) if joint else mean_over(profile.weights)
     return _Question(test, claimed, lambda *_: slices)
 
 
@@ -667,7 +670,8 @@ def _slices(profile: AnyProfile | None, certificate: Certificate, seed: int) -> 
             f"{certificate.guarantee} is a claim along slices; give the profile that was "
             "certified, which is in the evidence and in the scenario file"
         )
-    if certificate.statement["profile"]["digest"] != profile.digest():
+    stated = certificate.released.profile
+    if stated is None or stated.digest != profile.digest():
         raise ArgumentError(
             "the certificate was issued for another slice profile; give the one that was "
             "certified, which is in the evidence and in the scenario file"

@@ -45,9 +45,9 @@ from pufferslice.audit.divergence import (
 )
 from pufferslice.audit.noise import MOST_AXES, pilot_lines
 from pufferslice.audit.verdict import Verdict
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
+from pufferslice.learning.accountants import RunClaim
 
 FORMAT: Final = "pufferslice-training-audit"
 VERSION: Final = 1
@@ -354,7 +354,7 @@ def audit_released(
     )
 
 
-def auditable_claim(runs: TrainingRuns) -> Guarantee:
+def auditable_claim(runs: TrainingRuns) -> RunClaim:
     """The guarantee of the plan, if it bounds the divergence of what is released."""
     claim = runs.plan.guarantee()
     if claim.notion != "unsliced":

@@ -2,17 +2,14 @@
 """Verdict: a claim, a lower bound by an attack, and whether the bound refutes the claim."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import Any, Final, Literal, final
 
 import attrs
 
 from pufferslice._core.checks import check_at_least, check_between, check_count, check_one_of
-from pufferslice._core.display import data_frame, html_of
+from pufferslice._core.display import Shown
 from pufferslice._core.text import quoted
 from pufferslice.errors import escaped
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Quantity = Literal["epsilon", "delta", "guess"]
 Outcome = Literal["refuted", "not refuted", "out of reach"]
@@ -55,7 +52,7 @@ def fewest(
 
 @final
 @attrs.frozen(kw_only=True)
-class Verdict:
+class Verdict(Shown):
     """The result of one statistic on one claim; it can refute the claim and never proves it.
 
     Guarantee: if the claim holds for the mechanism that made the outputs, `refuted` is true with
@@ -131,21 +128,16 @@ class Verdict:
             "outcome": self.outcome,
         }
 
-    to_dict = to_json
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """One row."""
-        return data_frame([self.table_row()])
-
-    def table_row(self) -> dict[str, Any]:
-        """The verdict as one row of a table."""
+    def table_rows(self) -> list[dict[str, Any]]:
+        """The verdict as one row."""
         first, second = self.pair
         pair = {"first_secret": first, "second_secret": second}
         names = ("claim", "outcome", "quantity", "lower_bound", "claimed", "confidence")
-        return {name: getattr(self, name) for name in names} | pair
+        return [{name: getattr(self, name) for name in names} | pair]
 
-    def _repr_html_(self) -> str:
-        return html_of([NEVER_PROVES], [self.table_row()], str(self), internal=True)
+    def sentences(self) -> list[str]:
+        """What an audit can show."""
+        return [NEVER_PROVES]
 
     def __str__(self) -> str:
         first, second = map(quoted, self.pair)

@@ -16,7 +16,6 @@ from pufferslice.baselines.dp_sgd import (
     group_size,
     run_epsilon,
 )
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate.training import (
     record_accountant,
     record_cost,
@@ -24,6 +23,7 @@ from pufferslice.certificate.training import (
     record_epsilon,
     secret_epsilon,
 )
+from pufferslice.claims import EpsilonDelta
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning import (
     Accountant,
@@ -109,7 +109,7 @@ def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
 
     def multiplier(accountant: Accountant) -> float:
         if run.tail_delta is None:
-            target = Guarantee(notion=accountant.notion, order=run.order, epsilon=epsilon)
+            target = accountant.claim(order=run.order, epsilon=epsilon)
             return calibrate_multiplier(
                 accountant, target, run.sampling, run.differing, run.n_steps
             )
@@ -119,7 +119,7 @@ def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
             clip_norm=_ANY_NORM,
             n_steps=run.n_steps,
             accountant=accountant,
-            target=Guarantee.epsilon_delta(epsilon, run.tail_delta),
+            target=EpsilonDelta(epsilon=epsilon, delta=run.tail_delta),
         )
         return float(plan.noise_multipliers[0])
 

@@ -9,14 +9,15 @@ import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_at_least, check_count, is_a
-from pufferslice._core.display import data_frame, html_of
+from pufferslice._core.display import Shown
+from pufferslice._core.numbers import in_full
 from pufferslice._core.threads import Progress, silent
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise
 from pufferslice.baselines.wasserstein import (
@@ -29,23 +30,19 @@ from pufferslice.baselines.wasserstein import (
     laplace_scale,
     shift_noise_std,
 )
-from pufferslice.calibration.calibrate import Method, calibrate
-from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
-from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
-from pufferslice.certificate.statement import noise_stds
+from pufferslice.claims import Claim, Method, Renyi, Sliced
+from pufferslice.claims.sliced import SlicedNotion
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
+from pufferslice.noise.decision import noise_stds
 from pufferslice.queries import summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, check_profile
 from pufferslice.sensitivity.renyi import gaussian_envelope
 from pufferslice.sensitivity.sensitivity import Slices, slice_sensitivity
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Scope = Literal["sliced", "unsliced", "none"]
 NoiseShape = Literal["isotropic", "fitted"]
@@ -82,7 +79,7 @@ class Row:
 
 @final
 @attrs.frozen(kw_only=True)
-class Comparison:
+class Comparison(Shown):
     """All mechanisms on one scenario, for one order and one epsilon; ours on top."""
 
     order: float
@@ -104,19 +101,24 @@ class Comparison:
             "left_out": dict(self.left_out),
         }
 
-    to_dict = to_json
-
-    def to_pandas(self) -> "pd.DataFrame":
+    def table_rows(self) -> list[dict[str, Any]]:
         """One row per mechanism."""
-        return data_frame([attrs.asdict(row) for row in self.rows])
+        return [attrs.asdict(row) for row in self.rows]
 
-    def _repr_html_(self) -> str:
+    def shown_rows(self) -> list[dict[str, Any]]:
+        """The columns that matter most."""
         shown = ("mechanism", "guarantee", "scope", "noise_std", "unsliced_epsilon", "guess")
-        rows = [{name: getattr(row, name) for name in shown} for row in self.rows]
+        return [{name: getattr(row, name) for name in shown} for row in self.rows]
+
+    def sentences(self) -> list[str]:
+        """What is compared, and what is not."""
         head = f"Noise for order {in_full(self.order)}, epsilon {in_full(self.epsilon)}"
         sentences = [f"{head}, in scaled units. Compare rows of the same scope."]
-        sentences += [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
-        return html_of(sentences, rows, self.to_csv(), internal=True)
+        return sentences + [f"{name} is left out: {why}." for name, why in self.left_out.items()]
+
+    def details(self) -> str:
+        """All columns."""
+        return self.to_csv()
 
     def to_csv(self) -> str:
         """The rows as CSV, with a header."""
@@ -150,7 +152,7 @@ UNSLICED: Final = "unsliced, couplings"
 SHAPED: Final = "unsliced, fitted shape"
 """Name of our unsliced form with noise of a fitted shape, for more than one coordinate."""
 
-_NOTIONS: Final[tuple[Notion, Notion]] = ("average", "joint")
+_NOTIONS: Final[tuple[SlicedNotion, ...]] = ("average", "joint")
 _EXACT_METHODS: Final = (Method(rule="tight", envelope="exact"),)
 _EMPIRICAL_METHODS: Final = (
     Method(rule="tight", envelope="transport"),
@@ -160,8 +162,8 @@ _EMPIRICAL_METHODS: Final = (
 _SMALL_SAMPLES: Final = ((0.0, 0.0, 1.0), (0.0, 1.0, 1.0), (0.0, 1.0))
 _REFUSALS: Final = (ArgumentError, CalibrationError, MissingExtraError)
 
-NoiseAt = Callable[[Guarantee], float]
-"""Function from an unsliced target to the standard deviation of the noise."""
+NoiseAt = Callable[[Renyi], float]
+"""From an unsliced target to the standard deviation of the noise."""
 
 
 @final
@@ -187,20 +189,25 @@ class Settings:
 def compare_mechanisms(
     scenario: Scenario,
     profile: FiniteProfile | None,
-    target: Guarantee,
+    target: Claim,
     settings: Settings = Settings(),  # noqa: B008 - a frozen value
     progress: Progress = silent,
 ) -> Comparison:
     """One row per mechanism at the order and epsilon of `target`; ours in all its forms on top.
 
-    The notion of `target` is ignored: each row has its own. Without a profile there are no sliced
-    forms. Time and memory are measured here, with the compiled loops loaded before. Baselines
-    assume ideal real-valued noise.
+    `target` is a Rényi claim; each row has its own notion, whatever that of `target`. Without a
+    profile there are no sliced forms. Time and memory are measured here, with the compiled loops
+    loaded before. Baselines assume ideal real-valued noise.
     """
     if profile is not None:
         check_profile(profile, scenario.dim)
-    bare = attrs.evolve(target, profile=None)
-    contestants = _ours(scenario, profile, bare) | _others(scenario, bare, settings)
+    whole = target.whole
+    if not isinstance(whole, Renyi):
+        raise ArgumentError(
+            f"mechanisms are compared at one order and epsilon, which {target} does not have; use "
+            "Guarantee.unsliced(...)"
+        )
+    contestants = _ours(scenario, profile, whole) | _others(scenario, whole, settings)
     _load_loops(contestants)
     rows: list[Row] = []
     left_out: dict[str, str] = {}
@@ -211,8 +218,8 @@ def compare_mechanisms(
             left_out[name] = str(error)
         progress(done, len(contestants))
     return Comparison(
-        order=target.order,
-        epsilon=target.epsilon,
+        order=whole.order,
+        epsilon=whole.epsilon,
         dim=scenario.dim,
         n_instances=len(scenario.instances),
         rows=tuple(rows),
@@ -234,13 +241,13 @@ def noise_curves(
     another epsilon may have a little less noise. DAGWM starts again at every epsilon, because its
     coupling depends on the noise.
     """
-    middle = Guarantee.unsliced(order=order, epsilon=sorted(epsilons)[len(epsilons) // 2])
+    middle = Renyi(order=order, epsilon=sorted(epsilons)[len(epsilons) // 2])
 
     def curve(noise_at: NoiseAt) -> Floats:
         noises = []
         for epsilon in epsilons:
             try:
-                noises.append(noise_at(Guarantee.unsliced(order=order, epsilon=epsilon)))
+                noises.append(noise_at(Renyi(order=order, epsilon=epsilon)))
             except CalibrationError:
                 noises.append(math.nan)
         return np.array(noises)
@@ -260,13 +267,13 @@ def noise_curves(
     return curves
 
 
-def _sliced_noise(slices: Slices, notion: Notion, method: Method, target: Guarantee) -> float:
-    return calibrate(attrs.evolve(target, notion=notion), slices, method)
+def _sliced_noise(slices: Slices, notion: SlicedNotion, method: Method, target: Renyi) -> float:
+    return target.slice_noise(slices, notion, method)
 
 
-def _whole_noise(evidence: Evidence, target: Guarantee) -> float:
+def _whole_noise(evidence: Evidence, target: Renyi) -> float:
     """The noise of an unsliced target, a root mean square over the coordinates."""
-    noise_std = calibrate_unsliced(target, evidence.full)
+    noise_std = target.least_noise(evidence)
     return _root_mean_square(noise_stds(evidence.full, noise_std))
 
 
@@ -308,7 +315,7 @@ class _Answer(NamedTuple):
     is_ours: bool = False
 
 
-def _forms(scenario: Scenario) -> dict[str, tuple[Notion, Method]]:
+def _forms(scenario: Scenario) -> dict[str, tuple[SlicedNotion, Method]]:
     """The sliced forms of our mechanism that apply, by name."""
     methods = _EXACT_METHODS if scenario.priors[0].kind == "gaussian" else _EMPIRICAL_METHODS
     return {name_of(notion, method): (notion, method) for notion in _NOTIONS for method in methods}
@@ -322,16 +329,13 @@ def _shapes(scenario: Scenario) -> dict[str, NoiseShape]:
 
 
 def _ours(
-    scenario: Scenario, profile: FiniteProfile | None, target: Guarantee
+    scenario: Scenario, profile: FiniteProfile | None, target: Renyi
 ) -> dict[str, Callable[[], _Answer]]:
     """Every notion by every rule and envelope that applies, and the unsliced forms."""
 
-    def answer(notion: Notion, method: Method | None, shape: NoiseShape) -> _Answer:
-        claim = attrs.evolve(target, notion=notion)
-        if claim.is_sliced:
-            claim = attrs.evolve(claim, profile=profile)
+    def answer(claim: Claim, method: Method | None, shape: NoiseShape) -> _Answer:
         certificate = certify_release(scenario, claim, method=method, shape=shape)
-        noise_std, unsliced, note = certificate.noise_std, certificate.statement["unsliced"], ""
+        noise_std, unsliced, note = certificate.noise_std, certificate.released.unsliced, ""
         if certificate.shape is not None:
             stds = certificate.shape.stds(noise_std)
             noise_std = _root_mean_square(stds)
@@ -342,37 +346,37 @@ def _ours(
         return _Answer(
             str(claim),
             noise_std,
-            unsliced["epsilon"],
+            unsliced.epsilon,
             note,
-            guess=unsliced["guess"],
+            guess=unsliced.guess,
             scope="sliced" if claim.is_sliced else "unsliced",
             is_ours=True,
         )
 
     forms = {} if profile is None else _forms(scenario)
-    contestants: dict[str, Callable[[], _Answer]] = {
-        name: partial(answer, *form, "isotropic") for name, form in forms.items()
-    }
+    contestants: dict[str, Callable[[], _Answer]] = {}
+    for name, (notion, method) in forms.items():
+        claim = Sliced(claim=target, notion=notion, profile=profile)
+        contestants[name] = partial(answer, claim, method, "isotropic")
     for name, shape in _shapes(scenario).items():
-        contestants[name] = partial(answer, "unsliced", None, shape)
+        contestants[name] = partial(answer, target, None, shape)
     return contestants
 
 
 def _others(
-    scenario: Scenario, target: Guarantee, settings: Settings
+    scenario: Scenario, target: Renyi, settings: Settings
 ) -> dict[str, Callable[[], _Answer]]:
     """The mechanisms that the paper and its field would use instead."""
-    claim = attrs.evolve(target, notion="unsliced")
 
     def answer(baseline: Callable[[], _Baseline]) -> _Answer:
         noise_at, note, exact = baseline()
-        noise_std = noise_at(claim)
-        cost: float | None = claim.epsilon
+        noise_std = noise_at(target)
+        cost: float | None = target.epsilon
         if exact is not None:
             cost = None if exact > 0 else 0.0
             if noise_std > 0:
-                cost = float(gaussian_envelope(claim.order, exact, noise_std))
-        return _Answer(str(claim), noise_std, cost, note)
+                cost = float(gaussian_envelope(target.order, exact, noise_std))
+        return _Answer(str(target), noise_std, cost, note)
 
     gwm, dagwm, sinkhorn, laplace, group = (
         partial(answer, baseline)
@@ -384,7 +388,7 @@ def _others(
         dagwm,
         lambda: sinkhorn()._replace(guarantee="none: an estimate", scope="none"),
         lambda: laplace()._replace(guarantee=pure, noise="laplace"),
-        lambda: group()._replace(guarantee=f"{claim}, any prior"),
+        lambda: group()._replace(guarantee=f"{target}, any prior"),
     )
     return dict(zip(BASELINES, contestants, strict=True))
 
@@ -417,7 +421,7 @@ def _baselines(
 
     def sinkhorn() -> _Baseline:
         _check_table(couples, settings.largest_table)
-        any_target = Guarantee.unsliced(order=2, epsilon=1.0)
+        any_target = Renyi(order=2, epsilon=1.0)
         estimate = sinkhorn_noise(couples, any_target, settings.sinkhorn)
         note = (
             f"regularisation {settings.sinkhorn.regularisation:g}, tolerance "
@@ -471,11 +475,11 @@ def _load_loops(contestants: Mapping[str, Callable[[], _Answer]]) -> None:
         for secret, values in zip("ab", _SMALL_SAMPLES, strict=False)
     }
     small = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
-    certify_release(small, Guarantee.unsliced(order=2, epsilon=1.0), shape="fitted")
+    certify_release(small, Renyi(order=2, epsilon=1.0), shape="fitted")
     # Neither pair can be coupled at its nearest-neighbour distance, so every loop is entered.
     low, high, few = (FiniteDistribution.uniform(np.array([values]).T) for values in _SMALL_SAMPLES)
     couples = [(low, high), (low, few)]
-    target = Guarantee.unsliced(order=2, epsilon=1)
+    target = Renyi(order=2, epsilon=1)
     gwm_noise_std(couples, target)
     with suppress(MissingExtraError):
         dagwm_noise_std(couples, target)

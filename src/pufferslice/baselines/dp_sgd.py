@@ -12,10 +12,15 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
-from pufferslice._core.search import raise_until, smallest_safe
-from pufferslice.calibration.epsilon_delta import LARGEST_EPSILON, gaussian_delta, smallest_epsilon
+from pufferslice._core.search import (
+    LARGEST_EPSILON,
+    raise_until,
+    smallest_epsilon,
+    smallest_safe,
+)
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError
 from pufferslice.learning import SamplingDesign, TrainingPlan
+from pufferslice.sensitivity.renyi import gaussian_delta
 
 Accounting = Literal["rdp", "pld"]
 

@@ -16,9 +16,9 @@ from scipy.special import ndtr
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_between, check_count
 from pufferslice._core.search import smallest_safe
-from pufferslice.calibration.epsilon_delta import gaussian_delta
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.templates import state_counts, stationary
+from pufferslice.scenario.markov import state_counts, stationary
+from pufferslice.sensitivity.renyi import gaussian_delta
 
 _EPSILONS: Final = (1e-6, 100.0)
 """Ends of the range of epsilon: beyond them nobody compares noise, and numbers overflow."""

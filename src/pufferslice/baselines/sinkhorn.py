@@ -24,7 +24,7 @@ from pufferslice.baselines.wasserstein import (
     check_unsliced,
     shift_noise_std,
 )
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Renyi
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
 
@@ -103,7 +103,7 @@ class SinkhornNoise:
 
 
 def sinkhorn_noise(
-    couples: Sequence[DistributionCouple], target: Guarantee, settings: SinkhornSettings
+    couples: Sequence[DistributionCouple], target: Renyi, settings: SinkhornSettings
 ) -> SinkhornNoise:
     """Noise as the general Wasserstein mechanism would add it for the estimated sensitivity.
 

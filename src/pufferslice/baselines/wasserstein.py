@@ -16,7 +16,6 @@ from pufferslice._core.checks import (
     check_at_least,
     check_count,
     check_finite,
-    check_one_of,
     is_a,
 )
 from pufferslice._core.search import RELATIVE_WIDTH, SAFETY, raise_until, smallest_safe
@@ -29,7 +28,7 @@ from pufferslice.baselines.transport import (
     pairwise_distances,
     w_infinity,
 )
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Renyi
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import DistributionPair, gap_tables
@@ -48,7 +47,7 @@ def full_sensitivity(couples: Sequence[DistributionCouple]) -> float:
     return max(w_infinity(first, second) for first, second in couples)
 
 
-def gwm_noise_std(couples: Sequence[DistributionCouple], target: Guarantee) -> float:
+def gwm_noise_std(couples: Sequence[DistributionCouple], target: Renyi) -> float:
     r"""Noise of the general Wasserstein mechanism, in scaled coordinates.
 
     $$\sigma^2 = \frac{\alpha}{2\epsilon} W_\infty^2$$
@@ -61,7 +60,7 @@ def gwm_noise_std(couples: Sequence[DistributionCouple], target: Guarantee) -> f
     return shift_noise_std(full_sensitivity(couples), target)
 
 
-def shift_noise_std(sensitivity: float, target: Guarantee) -> float:
+def shift_noise_std(sensitivity: float, target: Renyi) -> float:
     """Gaussian noise for shifts up to `sensitivity`; 0 if the sensitivity is 0."""
     check_unsliced(target)
     check_at_least(0, sensitivity=sensitivity)
@@ -75,9 +74,13 @@ def shift_noise_std(sensitivity: float, target: Guarantee) -> float:
     return raise_until(holds, sensitivity * math.sqrt(target.order / (2 * target.epsilon)))
 
 
-def check_unsliced(target: Guarantee) -> None:
-    """Raise unless the target is unsliced: these mechanisms protect the whole output."""
-    check_one_of(("unsliced",), notion=target.notion)
+def check_unsliced(target: Renyi) -> None:
+    """The target is a Rényi claim about the whole output, which these mechanisms protect."""
+    if not is_a(target, Renyi):
+        raise ArgumentError(
+            "target must be a Rényi claim about the whole output, as of Guarantee.unsliced(...), "
+            f"got {target}"
+        )
 
 
 def check_couples(couples: Sequence[DistributionCouple]) -> None:
@@ -128,7 +131,7 @@ def group_sensitivity(
     return moved
 
 
-def group_noise_std(group_sensitivity: float, target: Guarantee) -> float:
+def group_noise_std(group_sensitivity: float, target: Renyi) -> float:
     r"""Noise when the rows of a group can have any values: $\sigma^2 = \alpha\Delta^2/(2\epsilon)$.
 
     Guarantee: the unsliced target between any two datasets that differ in one group.
@@ -138,7 +141,7 @@ def group_noise_std(group_sensitivity: float, target: Guarantee) -> float:
     For comparison: no certificate is issued.
     Source: app:worst_case_group_privacy.
 
-    >>> group_noise_std(3.0, Guarantee.unsliced(order=4, epsilon=2.0))
+    >>> group_noise_std(3.0, Renyi(order=4, epsilon=2.0))
     3.0
     """
     check_above(0, group_sensitivity=group_sensitivity)
@@ -189,7 +192,7 @@ def laplace_envelope(order: float, shifts: npt.ArrayLike, scale: float) -> Float
     return np.asarray(np.clip(z + below / (order - 1), 0.0, z))
 
 
-def laplace_renyi_scale(couples: Sequence[DistributionCouple], target: Guarantee) -> float:
+def laplace_renyi_scale(couples: Sequence[DistributionCouple], target: Renyi) -> float:
     """Smallest scale of Laplace noise whose envelope at W-infinity meets an unsliced target.
 
     Guarantee: the target for these distributions of a scalar query, in exact arithmetic. For
@@ -206,9 +209,7 @@ def laplace_renyi_scale(couples: Sequence[DistributionCouple], target: Guarantee
     return smallest_safe(cost, target.epsilon, start=worst / target.epsilon)
 
 
-def dagwm_noise_std(
-    couples: Sequence[DistributionCouple], target: Guarantee, q: float = 1.0
-) -> float:
+def dagwm_noise_std(couples: Sequence[DistributionCouple], target: Renyi, q: float = 1.0) -> float:
     r"""Smallest noise of DAGWM for an unsliced target, in scaled coordinates.
 
     The smallest $\sigma$ with, in every instance,

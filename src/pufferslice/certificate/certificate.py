@@ -4,11 +4,11 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import attrs
 
-from pufferslice._core.display import data_frame, html_of
+from pufferslice._core.display import Shown
 from pufferslice._core.files import (
     CONFIDENTIAL,
     OPEN,
@@ -21,32 +21,36 @@ from pufferslice._core.files import (
     write_whole,
 )
 from pufferslice._core.text import given
-from pufferslice.calibration.guarantee import Claim, claim_of
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.files import read_certificate
+from pufferslice.certificate.statement import ReleaseStatement, Statement, TrainingStatement
 from pufferslice.certificate.wording import INSECURE, first_lines, prose_of, table_rows
+from pufferslice.claims import Claim
 from pufferslice.errors import CertificateError, StorageError
 from pufferslice.sensitivity.whitening import Shape
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FORMAT: Final = "pufferslice-certificate"
-VERSION: Final = 4
+VERSION: Final = 5
+
+_VOID_ORIGINS: Final = ("normal approximation", "of a Markov chain")
+"""Words of the origins of priors that version 4 made by templates whose promise was too strong."""
 
 EVIDENCE_SUFFIX: Final = ".evidence.npz"
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
-class Certificate:
+class Certificate(Shown):
     """What is promised, and what proves it.
 
     `print(certificate)` gives the statement as prose. `save` writes the statement as JSON and the
     evidence as a binary file beside it; the evidence is confidential.
     """
 
-    statement: Mapping[str, Any]
-    """The public statement, as JSON values."""
+    is_internal: ClassVar[bool] = False
+
+    statement: Statement
+    """The public statement."""
     evidence: Evidence | None
     """The confidential part; None where only the statement is available."""
     signature: Mapping[str, str] | None = None
@@ -55,82 +59,87 @@ class Certificate:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical statement: the name of the certificate."""
-        return digest(canonical_json(self.statement))
+        return digest(canonical_json(self.statement.to_json()))
 
     @property
     def workflow(self) -> str:
         """`release`, one release of a query, or `training`, one or several training runs."""
-        return str(self.statement["workflow"])
+        return self.statement.workflow
 
     @property
     def guarantee(self) -> Claim:
-        """The claim."""
-        return claim_of(self.statement["guarantee"])
+        """The claim, with the method of its slices."""
+        if isinstance(self.statement, TrainingStatement):
+            return self.statement.guarantee
+        return self.statement.claim
+
+    @property
+    def released(self) -> ReleaseStatement:
+        """The statement of a release; a `CertificateError` for training runs."""
+        if isinstance(self.statement, TrainingStatement):
+            raise CertificateError(
+                "this belongs to certificates of a release, and this one is about training runs; "
+                "see statement.runs for their plans, guarantee for their cost"
+            )
+        return self.statement
+
+    @property
+    def trained(self) -> TrainingStatement:
+        """The statement about training runs; a `CertificateError` for a release."""
+        if isinstance(self.statement, TrainingStatement):
+            return self.statement
+        raise CertificateError("this belongs to certificates of training runs, and this is not one")
 
     @property
     def noise_std(self) -> float:
         """Noise standard deviation of a release, in scaled coordinates."""
-        return float(self._of_release("noise")["std"])
+        return self.released.noise.std
 
     @property
     def spent(self) -> float:
         """What the noise of a release costs, at most the guarantee's epsilon or guesses."""
-        return float(self._of_release("spent"))
+        return self.released.spent
 
     @property
     def shape(self) -> Shape | None:
         """The public shape of the noise of a release; None for isotropic noise."""
-        whitening = self._of_release("noise")["shape"]["whitening"]
+        whitening = self.released.noise.shape.whitening
         return None if whitening is None else Shape(whitening=whitening)
 
     @property
     def unsliced_epsilon(self) -> float | None:
         """Bound on the unsliced cost of a release at the guarantee's order, if there is one."""
-        bound = self._of_release("unsliced")["epsilon"]
-        return None if bound is None else float(bound)
+        return self.released.unsliced.epsilon
 
     @property
     def guess(self) -> float | None:
         """Upper bound on right guesses between two protected, equally likely secrets."""
-        bound = self._of_release("unsliced")["guess"]
-        return None if bound is None else float(bound)
+        return self.released.unsliced.guess
 
     @property
     def is_secure(self) -> bool:
         """Whether the noise of a release comes from the operating system's generator."""
-        return bool(self._of_release("noise")["secure"])
-
-    def _of_release(self, field: str) -> Any:  # a JSON value
-        if self.workflow != "release":
-            raise CertificateError(
-                f"{field} belongs to certificates of a release, and this one is about training "
-                "runs; see statement['runs'] for their plans, guarantee for their cost"
-            )
-        return self.statement[field]
+        return self.released.noise.secure
 
     def to_json(self) -> dict[str, Any]:
         """The public part as JSON values."""
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            "statement": dict(self.statement),
+            "statement": self.statement.to_json(),
             "digest": self.digest,
         }
         if self.signature is not None:
             document["signature"] = dict(self.signature)
         return document
 
-    to_dict = to_json
-
-    def to_pandas(self) -> "pd.DataFrame":
+    def table_rows(self) -> list[dict[str, Any]]:
         """The noise of each statistic, one row each; of training, one row per run."""
-        return data_frame(table_rows(self.statement))
+        return table_rows(self.statement)
 
     @classmethod
     def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
         """Read the public part; the digest must fit, the version must be this one."""
-        from pufferslice.certificate.schema import check_certificate  # noqa: PLC0415 - pydantic
-
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CertificateError(
                 f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
@@ -139,15 +148,15 @@ class Certificate:
         if document.get("version") != VERSION:
             raise CertificateError(
                 f"the certificate has version {given(document.get('version'))}; this program reads "
-                f"version {VERSION}. Verify it with the program that issued it"
+                f"version {VERSION}. {_void_sentence(document)}"
             )
-        fields = check_certificate(document)
-        certificate = cls(
-            statement=fields["statement"], evidence=evidence, signature=fields.get("signature")
-        )
-        if certificate.digest != fields["digest"]:
+        fields = read_certificate(document)
+        signed = "signature" in fields.model_fields_set
+        signature = fields.signature.to_json() if signed else None
+        certificate = cls(statement=fields.statement, evidence=evidence, signature=signature)
+        if certificate.digest != fields.digest:
             raise CertificateError(
-                f"the certificate was edited: its digest says {fields['digest']!r}, its statement "
+                f"the certificate was edited: its digest says {fields.digest!r}, its statement "
                 f"has {certificate.digest!r}. Get the original, or certify again"
             )
         return certificate
@@ -184,14 +193,22 @@ class Certificate:
     def __str__(self) -> str:
         return prose_of(self.statement, self.digest)
 
-    def _repr_html_(self) -> str:
+    def sentences(self) -> list[str]:
+        """The first lines of the statement."""
         sentences = [f"Certificate {self.digest[:16]}", *first_lines(self.statement).splitlines()]
         if self.workflow == "release" and not self.is_secure:
             sentences.insert(0, INSECURE)
-        return html_of(sentences, table_rows(self.statement), str(self), internal=False)
+        return sentences
 
     def __repr__(self) -> str:
         return f"Certificate(digest='{self.digest[:12]}…', guarantee='{self.guarantee}')"
+
+
+def _void_sentence(document: Mapping[str, Any]) -> str:
+    """Whether a certificate of version 4 still holds; some of its templates promised too much."""
+    if document.get("version") == 4 and any(origin in str(document) for origin in _VOID_ORIGINS):
+        return "It is void: its template promised more than its noise keeps. Certify again"
+    return "Verify it with the program that issued it, or certify again"
 
 
 def evidence_path(path: str | os.PathLike[str]) -> Path:

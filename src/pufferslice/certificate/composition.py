@@ -9,8 +9,8 @@ two fair bits reveals their exclusive or, and both together do.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, final
+from collections.abc import Sequence
+from typing import Final, final
 
 import attrs
 import numpy as np
@@ -18,12 +18,13 @@ from scipy.special import ndtr
 
 from pufferslice._core.checks import check_between
 from pufferslice._core.files import canonical_json, digest
-from pufferslice._core.search import SAFETY
-from pufferslice.calibration.epsilon_delta import gaussian_delta, smallest_epsilon
-from pufferslice.calibration.guarantee import at_most, in_full, percent_at_most
+from pufferslice._core.numbers import at_most, in_full, percent_at_most
+from pufferslice._core.search import SAFETY, smallest_epsilon
 from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.statement import ReleaseStatement
 from pufferslice.certificate.training import composed_runs
 from pufferslice.errors import ArgumentError, CertificateError
+from pufferslice.sensitivity.renyi import gaussian_delta
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "priors")
 _DELTA_ERROR: Final = 2.0**-49
@@ -78,10 +79,11 @@ class ComposedReleases:
         )
 
 
-def _shared_key(statement: Mapping[str, Any]) -> str:
+def _shared_key(statement: ReleaseStatement) -> str:
     """Identifies what releases must share to add up: secrets, pairs, priors and order."""
-    shared = {key: statement["scenario"][key] for key in _SHARED}
-    return digest(canonical_json([shared, float(statement["guarantee"]["order"])]))
+    scenario = statement.scenario.to_json()
+    shared = {key: scenario[key] for key in _SHARED}
+    return digest(canonical_json([shared, statement.guarantee.reported_order]))
 
 
 def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleases:
@@ -99,9 +101,9 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
         raise CertificateError(
             "training runs and releases do not compose; publish their certificates separately"
         )
-    statements = [certificate.statement for certificate in certificates]
-    totals = {statement["total"] for statement in statements}
-    if None in totals:
+    statements = [certificate.released for certificate in certificates]
+    totals = {statement.total for statement in statements if statement.total is not None}
+    if any(statement.total is None for statement in statements):
         raise CertificateError(
             "these releases do not compose: with two fair bits and their exclusive or as the "
             "secret, each bit alone reveals nothing, both together reveal it. Only releases of "
@@ -117,17 +119,17 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
     if len(set(digests)) != len(digests):
         raise ArgumentError("a certificate covers one release; name each once")
     (total,) = totals
-    spent = added_up([statement["spent"] for statement in statements])
+    spent = added_up([statement.spent for statement in statements])
     if not spent <= total:
         raise CertificateError(
             f"together the releases cost {at_most(spent)}, more than their total {total!r}"
         )
     return ComposedReleases(
         certificates=digests,
-        order=float(statements[0]["guarantee"]["order"]),
+        order=statements[0].guarantee.reported_order,
         epsilon=spent,
-        total=float(total),
-        implementation_delta=added_up([s["noise"]["implementation_delta"] for s in statements]),
+        total=total,
+        implementation_delta=added_up([s.noise.implementation_delta for s in statements]),
     )
 
 
@@ -137,8 +139,8 @@ def added_up(costs: Sequence[float]) -> float:
     return total if len(costs) == 1 or not total else math.nextafter(total, math.inf)
 
 
-def budget_of(statement: Mapping[str, Any]) -> tuple[str, float, float] | None:
+def budget_of(statement: ReleaseStatement) -> tuple[str, float, float] | None:
     """What a ledger keeps of a release that adds up: key, cost and total; None for others."""
-    if statement["total"] is None:
+    if statement.total is None:
         return None
-    return _shared_key(statement), float(statement["spent"]), float(statement["total"])
+    return _shared_key(statement), statement.spent, statement.total

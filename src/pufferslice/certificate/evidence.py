@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import arrays_in
 from pufferslice._core.files import canonical_json, digest, parsed_json
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate.wording import CHANGED
+from pufferslice.certificate.statement import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
@@ -21,12 +21,14 @@ from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import missing_mass
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.couplings import Recipe
-from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.difference import Difference
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
-from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import (
+    DIFFERENCES,
+    SLICE_DIFFERENCES,
     Confidence,
     Full,
+    SliceDifference,
     Slices,
     covered_totals,
     full_of_slices,
@@ -34,20 +36,13 @@ from pufferslice.sensitivity.sensitivity import (
     slice_sensitivity,
     sphere_term,
 )
-from pufferslice.sensitivity.tables import DistanceTables, MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
-VERSION: Final = 2
+VERSION: Final = 5
 
-Tables = TypeVar("Tables", bound=DistanceTables)
+Tables = Difference | SliceDifference
 Kept = TypeVar("Kept")
 
-_TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
-_PAIR_ARRAYS: Final = ("means", "covs")
-_PIECE_ARRAYS: Final = (*_PAIR_ARRAYS, "owners", "counts")
-"""Of pairs of mixtures."""
-_ROW_ARRAYS: Final = ("shift", "spread", "spans", "counts")
-"""Of sums of rows."""
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -154,7 +149,7 @@ class Evidence:
         )
 
     @property
-    def tables(self) -> dict[str, DistanceTables | GaussianPairs | RowDifference]:
+    def tables(self) -> dict[str, Tables]:
         """The tables or pairs that there are, by their names in the file."""
         slices = self.slices
         named = {
@@ -172,7 +167,7 @@ class Evidence:
 
     @property
     def failure_probability(self) -> float:
-        """That the numbers do not bound what they stand for."""
+        """Probability that the bounds fail."""
         return 0.0 if self.confidence is None else self.confidence.failure_probability
 
     def required_slices(self) -> Slices:
@@ -225,27 +220,29 @@ class Evidence:
         confidence = None if doubt is None else Confidence(**doubt)
         query = facts["scenario"]["query"]
         limits, scales = range_of(query["range"]), np.array(query["scales"], dtype=np.float64)
+        kinds = facts["differences"]
+        parts: dict[str, dict[str, Any]] = {name: {} for name in kinds}
+        for name, array in arrays.items():
+            part, _, field = name.partition("_")
+            if part in parts:
+                parts[part][field] = array
         slices = None
-        if facts["has_slices"]:
+        if "slices" in kinds:
             directions = arrays["directions"]
             profile: Profile
             if confidence is not None and confidence.on_sphere:
                 profile = SampledSphere(directions=directions)
             else:
                 profile = FiniteProfile(directions=directions, weights=arrays["weights"])
-            tables = _unpacked(GapTables, "slices", arrays)
-            if isinstance(tables, RowDifference):
-                raise CertificateError(f"sums of rows have no slices. {CHANGED}")
-            missing = np.zeros(tables.n_instances)
+            tables = SLICE_DIFFERENCES[kinds["slices"]](**parts["slices"])
             in_delta = confidence is not None and confidence.tails == "in_delta"
-            if in_delta and isinstance(tables, GapTables):
-                missing = missing_mass(tables)
+            missing = missing_mass(tables) if in_delta else np.zeros(tables.n_instances)
             slices = Slices(
                 profile=profile,
                 differences=tables,
                 missing=missing,
-                plain=_tables(GapTables, "plain", arrays) if facts["has_plain"] else None,
-                beyond=_tables(GapTables, "beyond", arrays) if facts["has_beyond"] else None,
+                plain=GapTables(**parts["plain"]) if "plain" in kinds else None,
+                beyond=GapTables(**parts["beyond"]) if "beyond" in kinds else None,
                 sphere=sphere_term(confidence, profile, limits, scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
             )
@@ -254,7 +251,7 @@ class Evidence:
                 raise CertificateError(f"the evidence of the whole output is missing. {CHANGED}")
             full = full_of_slices(slices, limits, scales)
         else:
-            stored, has_tables = facts["full"]["recipe"], facts["full"]["has_tables"]
+            stored = facts["full"]["recipe"]
             recipe = None if stored is None else Recipe(**stored)
             if recipe is not None and attrs.asdict(recipe) != stored:
                 raise CertificateError(
@@ -262,7 +259,9 @@ class Evidence:
                 )
             full = Full(
                 dim=len(query["names"]),
-                differences=_unpacked(MatchingTables, "full", arrays) if has_tables else None,
+                differences=DIFFERENCES[kinds["full"]](**parts["full"])
+                if "full" in kinds
+                else None,
                 from_range=facts["full"]["from_range"],
                 shape=Shape(whitening=arrays["whitening"]) if "whitening" in arrays else None,
                 recipe=recipe,
@@ -284,14 +283,14 @@ class Evidence:
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
             part.check()
+            if not {prior["kind"] for prior in self.scenario["priors"]} <= set(part.prior_kinds):
+                raise CertificateError(
+                    f"the evidence is about priors of another kind than it lists. {CHANGED}"
+                )
             if part.n_instances != n_instances:
                 raise CertificateError(
                     f"the evidence lists {n_instances} (prior, pair) instances, but is about "
                     f"{part.n_instances}. {CHANGED}"
-                )
-            if isinstance(part, DistanceTables) and part.worst()[part.equal].any():
-                raise CertificateError(
-                    f"the evidence calls two sides equal whose gaps are not 0. {CHANGED}"
                 )
         if not isinstance(self.confidential.get("distributions_digest"), str):
             raise CertificateError(f"the evidence has no distributions_digest. {CHANGED}")
@@ -343,19 +342,20 @@ class Evidence:
             )
 
     def _facts(self) -> dict[str, Any]:
-        full, tables = self.full, self.tables
+        full = self.full
         return {
             "version": VERSION,
-            "has_slices": "slices" in tables,
+            "differences": {
+                name: part.name
+                for name, part in self.tables.items()
+                if name != "full" or not self._full_is_slice()
+            },
             "full": None
             if self._full_is_slice()
             else {
                 "from_range": full.from_range,
-                "has_tables": "full" in tables,
                 "recipe": None if full.recipe is None else attrs.asdict(full.recipe),
             },
-            "has_plain": "plain" in tables,
-            "has_beyond": "beyond" in tables,
             "confidence": None if self.confidence is None else attrs.asdict(self.confidence),
             "scenario": dict(self.scenario),
             "confidential": dict(self.confidential),
@@ -398,27 +398,5 @@ _SLICES: Final[_Latest[Slices]] = _Latest()
 _FULLS: Final[_Latest[Full]] = _Latest()
 
 
-def _packed(
-    prefix: str, tables: DistanceTables | GaussianPairs | RowDifference
-) -> dict[str, npt.NDArray[Any]]:
-    names: tuple[str, ...] = _TABLE_ARRAYS
-    if isinstance(tables, RowDifference):
-        names = _ROW_ARRAYS
-    if isinstance(tables, GaussianPairs):
-        names = _PIECE_ARRAYS if tables.has_mixtures else _PAIR_ARRAYS
-    return {f"{prefix}_{name}": getattr(tables, name) for name in names}
-
-
-def _unpacked(
-    kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]
-) -> Tables | GaussianPairs | RowDifference:
-    if f"{prefix}_spread" in arrays:
-        return RowDifference(**{name: arrays[f"{prefix}_{name}"] for name in _ROW_ARRAYS})
-    if f"{prefix}_means" in arrays:
-        names = _PIECE_ARRAYS if f"{prefix}_owners" in arrays else _PAIR_ARRAYS
-        return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in names})
-    return _tables(kind, prefix, arrays)
-
-
-def _tables(kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> Tables:
-    return kind(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})
+def _packed(prefix: str, differences: Tables) -> dict[str, npt.NDArray[Any]]:
+    return {f"{prefix}_{name}": array for name, array in differences.arrays().items()}

@@ -1,52 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Issue a certificate from a scenario, and ask what another noise, order or notion would cost."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Final
 
 import attrs
-import numpy as np
 
-from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
-from pufferslice._core.search import LARGEST
-from pufferslice._core.text import given, listed
+from pufferslice._core.sampler import Noise, OperatingSystemNoise
+from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS, unique_deltas
-from pufferslice.calibration.fit import FITTED, fit_shape
-from pufferslice.calibration.guarantee import (
-    RELEASE_NOTIONS,
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-    GuessGuarantee,
-    at_most,
-)
-from pufferslice.calibration.noise import Noise, OperatingSystemNoise
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.statement import (
-    CertificateOptions,
-    calibrated_noise,
-    guard_radius,
-    noise_stds,
-    release_statement,
-    spent_on,
-    unsliced_of,
-    unsliced_order,
-)
-from pufferslice.certificate.wording import INTERVAL_STDS
+from pufferslice.certificate.release import CertificateOptions, release_statement, unsliced_of
+from pufferslice.certificate.statement import UnslicedPart
+from pufferslice.claims import Claim, Method
+from pufferslice.claims.guarantee import RELEASE_NOTIONS, asked
+from pufferslice.claims.views import DEFAULT_DELTAS, unique_deltas
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
-from pufferslice.queries import Query
-from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.noise.decision import NoiseOptions, decided_noise, wide_noise
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
 from pufferslice.sensitivity.couplings import Effort, Recipe
-from pufferslice.sensitivity.exact import projection_errors
-from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import (
     AnyProfile,
     FiniteProfile,
@@ -54,25 +30,11 @@ from pufferslice.sensitivity.profiles import (
     WholeSphere,
     check_profile,
 )
-from pufferslice.sensitivity.renyi import moment_rate
-from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
-from pufferslice.sensitivity.tables import MatchingTables
-
-_LEAST_WEIGHT_SHARE: Final = 2.0**-6
-"""Weight of a coordinate without a wanted accuracy, as a share of the largest weight."""
-_LEAST_CLAIM_SHARE: Final = 2.0**-10
-"""Smallest claim for a wanted accuracy, as a share of the most that it may cost."""
-_GUARD_ROOM: Final = 1 + 2.0**-29
-_FIRST_RECIPE: Final = Recipe(effort="quick")
-"""To learn roughly how much noise there will be."""
+from pufferslice.sensitivity.sensitivity import Confidence
+from pufferslice.sensitivity.visibility import unseen_instances
+from pufferslice.sensitivity.whitening import Shape
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
-_BLIND: Final = 2.0**-40
-"""A slice shows a difference if distributions differ along it by this share of their distance."""
-_LEAST_SHARE: Final = 2.0**-6
-"""It shows a difference of means if it shows this share of what the best of d axes shows."""
-_LEAST_WEIGHT: Final = 0.25
-"""Slices that show a difference have at least this share of the weight of one equal slice."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -106,7 +68,7 @@ def certify_release(
     A sliced guarantee names its slices, `Guarantee.joint(..., profile=...)`, and has isotropic
     noise. `method` belongs to it; without, the tight rule with the smallest envelope that applies.
     The `WholeSphere` takes no method: its cost is a closed form, and where there is none (see
-    `pufferslice.calibration.sphere`) it is refused.
+    `pufferslice.claims.sliced`) it is refused.
 
     `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
     holds. `failure_probability` is required for sampled priors whose samples are used, and for the
@@ -121,171 +83,102 @@ def certify_release(
     pairs, except with probability `failure_probability` over the draws of sampled priors and
     directions.
     """
-    from pufferslice.certificate.schema import check_statement  # noqa: PLC0415 - pydantic
+    wanted = NoiseOptions(
+        shape=shape,
+        guard=guard,
+        weights=weights,
+        noise_std=noise_std,
+        accuracy=accuracy,
+        effort=effort,
+    )
+    target = _checked_claim(scenario, guarantee, method)
+    profile = target.profile
+    if not target.is_sliced and scenario.prior_kind == "sampled" and scenario.dim == 1:
+        profile = FiniteProfile.axes(dim=1)
+    confidence = _confidence(
+        scenario, profile, target, failure_probability=failure_probability, band=band
+    )
+    if total is not None:
+        check_above(0, total=total)
+    options = CertificateOptions(
+        target=target,
+        deltas=unique_deltas(deltas),
+        generator=noise.name,
+        earlier_releases=_digests(earlier_releases),
+        total=None if total is None else float(total),
+    )
 
-    target = guarantee
-    if not is_a(target, Claim):
-        raise ArgumentError(
-            f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(target)}"
+    def compared(whitening: Shape | None, recipe: Recipe) -> Evidence:
+        evidence = Evidence.of(
+            scenario,
+            None if isinstance(profile, WholeSphere) else profile,
+            confidence,
+            recipe=recipe,
+            shape=whitening,
+            progress=progress,
+            reuse=True,
         )
-    check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
-    if not target.bound > 0:
+        if target.is_sliced:
+            check_visible(evidence, scenario)
+            _check_tails(evidence, target)
+        return evidence
+
+    decision = decided_noise(scenario, target, wanted, compared)
+    options = attrs.evolve(
+        options,
+        target=decision.claim,
+        noise_std=decision.noise_std,
+        shape=decision.fit.kind,
+        shape_gap=decision.fit.gap,
+    )
+    try:
+        statement = release_statement(decision.compared, options)
+    except CertificateError:
+        raise CalibrationError(
+            "the noise or the scales are too large for a certificate; use other units"
+        ) from None
+    return Certificate(statement=statement, evidence=decision.compared)
+
+
+def _checked_claim(scenario: Scenario, claim: Claim, method: Method | None) -> Claim:
+    """The claim with the method of its slices, if a release of the scenario can make it."""
+    if not is_a(claim, Claim):
         raise ArgumentError(
-            f"the epsilon of a claim must be greater than 0, got {target}. For total variation "
+            f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(claim)}"
+        )
+    check_one_of(RELEASE_NOTIONS, notion=claim.notion)
+    if not claim.bound > 0:
+        raise ArgumentError(
+            f"the epsilon of a claim must be greater than 0, got {claim}. For total variation "
             "of at most delta, claim Guarantee.guess(at_most=(1 + delta) / 2)"
         )
-    check_one_of(get_args(Effort), effort=effort)
-    is_ours = shape is None or (is_a(shape, str) and shape in FITTED)
-    profile: AnyProfile | None
-    if target.is_sliced:
-        profile = target.profile
-        if profile is None:
-            raise ArgumentError(
-                f"{target} is a claim along slices; name them with "
-                "profile=FiniteProfile.uniform(...)"
-            )
-        check_profile(profile, scenario.dim)
-        is_isotropic = shape is None or (is_a(shape, str) and shape == "isotropic")
-        if guard is not None or weights is not None or not is_isotropic:
-            raise ArgumentError(
-                "a claim along slices has isotropic noise: noise with another shape would vanish "
-                "where no slice looks. Leave shape, guard and weights out, or claim the whole "
-                "output with Guarantee.unsliced(...)"
-            )
-    else:
-        on_line = scenario.prior_kind == "sampled" and scenario.dim == 1
-        profile = FiniteProfile.axes(dim=1) if on_line else None
-    if scenario.prior_kind == "rows" and target.is_sliced:
+    _check_method(scenario, claim, method)
+    if not claim.is_sliced:
+        return claim
+    if claim.profile is None:
+        raise ArgumentError(
+            f"{claim} is a claim along slices; name them with profile=FiniteProfile.uniform(...)"
+        )
+    check_profile(claim.profile, scenario.dim)
+    if scenario.prior_kind == "rows":
         raise ScenarioError(
             "sums of rows are certified as a whole, not along slices; claim "
             "Guarantee.guess(at_most=...)"
         )
-    confidence = _confidence(
-        scenario, profile, target, failure_probability=failure_probability, band=band
-    )
-    deltas = unique_deltas(deltas)
+    if method is None and not isinstance(claim.profile, WholeSphere):
+        gaussian = scenario.prior_kind == "gaussian"
+        method = Method(rule="tight", envelope="exact" if gaussian else "transport")
+    return claim.by(method)
+
+
+def _digests(earlier_releases: Sequence[str]) -> tuple[str, ...]:
     earlier = tuple(earlier_releases)
     digests = all(is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier)
     if not digests or len(set(earlier)) != len(earlier):
         raise ArgumentError(
             "earlier_releases must list digests of certificates, each once; use ledger.releases()"
         )
-    _check_method(scenario, target, method)
-    along = None if isinstance(profile, WholeSphere) else profile
-    query, widths = scenario.query, None
-    if noise_std is not None:
-        noise_std = _wide_noise(noise_std)
-        if accuracy is not None:
-            raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
-    if accuracy is not None:
-        widths = _widths(query, accuracy)
-    if total is not None:
-        check_above(0, total=total)
-    if target.is_sliced and along is not None and method is None:
-        gaussian = scenario.prior_kind == "gaussian"
-        method = Method(rule="tight", envelope="exact" if gaussian else "transport")
-    options = CertificateOptions(
-        target=target,
-        method=method,
-        deltas=deltas,
-        generator=noise.name,
-        earlier_releases=earlier,
-        noise_std=noise_std,
-        total=None if total is None else float(total),
-    )
-    fitted = least_std = None
-    if not target.is_sliced:
-        if widths is not None and weights is None and is_ours:
-            weights = _weights_of(query, widths)
-        fit = fit_shape(
-            scenario,
-            target,
-            shape="fitted" if shape is None else shape,
-            guard=guard,
-            weights=weights,
-            effort=effort,
-        )
-        fitted, options = fit.shape, attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
-        if fit.noise_std is not None:
-            least_std = fit.noise_std * _GUARD_ROOM
-    evidence = Evidence.of(
-        scenario, along, confidence, recipe=_FIRST_RECIPE, shape=fitted, progress=progress
-    )
-    if target.is_sliced:
-        check_visible(evidence, scenario)
-        if isinstance(target, ApproximateGuarantee):
-            _check_tails(evidence, target)
-    if widths is not None and not evidence.are_equal:
-        stds = noise_stds(evidence.full, 1.0) * query.scales * INTERVAL_STDS
-        options = attrs.evolve(options, noise_std=float((widths / stds).min()))
-    if effort == "thorough" and evidence.full.recipe is not None and not evidence.are_equal:
-        # Couplings for the noise that the claim needs, once it is roughly known.
-        recipe = _recipe(target, calibrated_noise(evidence, options), effort)
-        evidence = evidence.of_scenario(scenario, recipe=recipe, progress=progress, reuse=True)
-    if widths is not None and options.noise_std is not None:
-        cost = spent_on(evidence, options, options.noise_std)
-        if not cost <= target.bound:
-            raise CalibrationError(
-                f"this accuracy costs {at_most(cost)}, more than the {target.bound:g} of "
-                f"{target}; accept less accuracy, or claim more"
-            )
-        # An (epsilon, delta) claim may cost nothing, but must have a positive epsilon.
-        least = max(float(np.nextafter(cost, np.inf)), target.bound * _LEAST_CLAIM_SHARE)
-        options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
-    is_chosen = options.noise_std is not None
-    if guard is not None and not evidence.are_equal:
-        # The noise that the claim needs may be less than the guard needs.
-        least = guard / guard_radius(evidence.full, options.target, 1.0) * _GUARD_ROOM
-        if calibrated_noise(evidence, options) < least:
-            if is_chosen:
-                raise CalibrationError(
-                    f"this noise hides shifts of less than guard {guard:g} only; use a smaller "
-                    "guard, or more noise (less accuracy)"
-                )
-            options = attrs.evolve(options, noise_std=least)
-    if least_std is not None and calibrated_noise(evidence, options) < least_std:
-        if is_chosen:
-            raise CalibrationError(
-                "this noise does not hide one row; use a noise_std of at least "
-                f"{least_std:.6g}, or less accuracy"
-            )
-        options = attrs.evolve(options, noise_std=least_std)
-    statement = release_statement(evidence, options)
-    try:
-        check_statement(statement)
-    except CertificateError:
-        raise CalibrationError(
-            "the noise or the scales are too large for a certificate; use other units"
-        ) from None
-    return Certificate(statement=statement, evidence=evidence)
-
-
-def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:
-    """The half-width that each coordinate may have; infinite for those that are not named."""
-    unknown = not is_a(accuracy, Mapping) or set(accuracy) - set(query.names)
-    if unknown or not accuracy:
-        raise ArgumentError(
-            f"accuracy must map coordinates of the query to half-widths: {listed(query.names)}"
-        )
-    for name, width in accuracy.items():
-        check_above(0, **{f"accuracy[{name!r}]": width})
-    return np.array([float(accuracy.get(name, math.inf)) for name in query.names])
-
-
-def _weights_of(query: Query, widths: Floats) -> list[float]:
-    """Weights of coordinates that need these half-widths; a small one for those without any."""
-    weights = (query.scales / widths) ** 2
-    return np.maximum(weights, weights.max() * _LEAST_WEIGHT_SHARE).tolist()  # type: ignore[no-any-return]
-
-
-def _recipe(target: Claim, noise_std: float, effort: Effort) -> Recipe:
-    """Couplings for the cost of the claim itself; sliced claims take the Rényi cost."""
-    if isinstance(target, GuessGuarantee):
-        return Recipe(effort=effort, cost="guess", noise_std=noise_std)
-    if isinstance(target, ApproximateGuarantee) and not target.is_sliced:
-        return Recipe(effort=effort, cost="delta", epsilon=target.epsilon, noise_std=noise_std)
-    rate = moment_rate(unsliced_order(target), noise_std)
-    return Recipe(effort=effort, cost="renyi", rate=rate, noise_std=noise_std)
+    return earlier
 
 
 def spent(
@@ -302,35 +195,18 @@ def spent(
     certificate's failure probability.
     """
     evidence = required_evidence(certificate)
-    claim = certificate.guarantee
-    if isinstance(claim, Guarantee):
-        claim = Guarantee(
-            notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
-            order=claim.order if order is None else order,
-            epsilon=claim.epsilon,
-        )
-    elif order is not None:
-        raise ArgumentError(f"{claim} has no order; leave it out, or certify a Rényi claim")
-    elif isinstance(claim, ApproximateGuarantee) and notion is not None:
-        claim = attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
-    elif notion not in {None, claim.notion}:
-        raise ArgumentError(
-            f"{claim} has no notion {notion!r}; leave it out, or certify a claim that has"
-        )
-    check_one_of((*RELEASE_NOTIONS, "guess"), notion=claim.notion)
+    claim = asked(certificate.guarantee, notion=notion, order=order)
+    check_one_of(RELEASE_NOTIONS, notion=claim.notion)
     if evidence.are_equal:
         raise CalibrationError("the distributions are equal: every noise, even none, costs nothing")
-    stated = CertificateOptions.read_off(certificate.statement)
+    stated = CertificateOptions.read_off(certificate.released)
     if claim.is_sliced and evidence.slices is None and not stated.target.is_sliced:
         raise ArgumentError(
             "the certificate is about the whole output, and its evidence has no slices; ask about "
             "notion 'unsliced', or certify a claim along slices"
         )
-    std = certificate.noise_std if noise_std is None else _wide_noise(noise_std)
-    options = attrs.evolve(
-        stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
-    )
-    cost = spent_on(evidence, options, std)
+    std = certificate.noise_std if noise_std is None else wide_noise(noise_std)
+    cost = claim.by(stated.target.method).spent(evidence, std)
     try:
         return claim.with_bound(cost)
     except ArgumentError:  # infinite, or every guess
@@ -341,24 +217,17 @@ def spent(
 
 def spent_in_full(
     certificate: Certificate, *, noise_std: float | None = None, order: float | None = None
-) -> dict[str, Any]:
+) -> UnslicedPart:
     """What noise costs in all dimensions by the certificate's evidence, and the right guesses.
 
-    As `unsliced` in a statement: `order`, `epsilon`, `from` and `guess`; None where nothing bounds
+    As `unsliced` in a statement; None where nothing bounds
     a number.
     """
     evidence = required_evidence(certificate)
-    std = certificate.noise_std if noise_std is None else _wide_noise(noise_std)
-    order = certificate.statement["unsliced"]["order"] if order is None else order
+    std = certificate.noise_std if noise_std is None else wide_noise(noise_std)
+    order = certificate.released.unsliced.order if order is None else order
     check_above(1, order=order)
     return unsliced_of(evidence, float(order), std)
-
-
-def _wide_noise(noise_std: float) -> float:
-    """As a float of 64 bits: numpy's narrow ones would round a cost, down as well as up."""
-    std = float(noise_std) if is_a(noise_std, np.floating) else noise_std
-    check_between(0, LARGEST, noise_std=std)
-    return float(std)
 
 
 def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
@@ -368,7 +237,7 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     `verify` refutes it.
     """
     certified = required_evidence(certificate)
-    stated, other = certificate.statement["scenario"], scenario.description()
+    stated, other = certificate.released.scenario.to_json(), scenario.description()
     differ = [key for key in _SHARED if stated[key] != other[key]]
     if differ:
         raise ArgumentError(
@@ -383,7 +252,7 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
             f"this one has {scenario.prior_kind} priors"
         )
     evidence = certified.of_scenario(scenario)
-    statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
+    statement = certificate.released.model_copy(update={"evidence_digest": evidence.digest()})
     return Certificate(statement=statement, evidence=evidence)
 
 
@@ -394,7 +263,7 @@ def required_evidence(certificate: Certificate) -> Evidence:
             "statement only: the evidence is not available. Put the .evidence.npz file beside the "
             "certificate; whoever issued it has it"
         )
-    if certificate.evidence.digest() != certificate.statement["evidence_digest"]:
+    if certificate.evidence.digest() != certificate.released.evidence_digest:
         raise CertificateError(
             "the evidence does not belong to this statement: its digest differs. Use the "
             ".evidence.npz file that was written with it"
@@ -413,8 +282,7 @@ def _confidence(
     """How the claim may fail; raise unless `failure_probability` is given exactly where it can."""
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
     in_closed_form = isinstance(profile, WholeSphere)
-    # A claim in which a rare output may reveal the secret.
-    in_delta = not isinstance(target, Guarantee)
+    in_delta = target.allows_tails
     if sampled and (in_closed_form or not target.is_sliced):
         if scenario.query.range is None and not (in_delta and scenario.dim == 1):
             raise ScenarioError(
@@ -452,8 +320,8 @@ def _confidence(
         raise ScenarioError(
             "a Rényi claim cannot be certified from samples without a public range: beyond the "
             "samples anything could lie. Give the query one with query.with_range(Box(low, high)), "
-            "to which it is then clipped; or claim sliced (epsilon, delta) with "
-            "ApproximateGuarantee, in a file delta instead of order, which puts the tails into it"
+            "to which it is then clipped; or claim sliced (epsilon, delta), as Guarantee.joint("
+            "epsilon=..., delta=...), which puts the tails into delta"
         )
     check_between(0, 1, failure_probability=failure_probability)
     # The tails go into a delta along slices always, else where no range bounds them.
@@ -477,7 +345,7 @@ def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> N
             "a method (rule, envelope) is about single slices; the whole sphere has a closed form. "
             "Leave it out"
         )
-    if not isinstance(target, ApproximateGuarantee) or not target.is_sliced:
+    if not (target.is_sliced and target.allows_tails):
         return
     if scenario.prior_kind == "gaussian":
         raise ArgumentError(
@@ -488,18 +356,20 @@ def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> N
         raise ArgumentError("rule 'closed_form' is a formula for Rényi claims; use rule 'tight'")
 
 
-def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
+def _check_tails(evidence: Evidence, target: Claim) -> None:
     """Raise, with the number of samples that would do, unless the tails fit into delta."""
-    slices, confidence = evidence.required_slices(), evidence.confidence
-    missing = float(slices.missing.max())
-    if missing < target.delta or confidence is None or confidence.band is None:
+    slices, confidence = evidence.slices, evidence.confidence
+    if slices is None or confidence is None or confidence.band is None:
         return
+    if target.hockey_stick is None or slices.missing.max() < target.hockey_stick[1]:
+        return
+    delta = target.hockey_stick[1]
     share = confidence.band_probability(slices.profile.n_directions)
-    needed = samples_for_tail(target.delta / 2, share, confidence.band)
+    needed = samples_for_tail(delta / 2, share, confidence.band)
     raise CalibrationError(
-        f"too few samples: the bands leave out a mass of {missing:.3g}, which must be below delta "
-        f"{target.delta:g}. About {needed} samples of each distribution leave half of delta to "
-        "the noise; or claim a larger delta"
+        f"too few samples: the bands leave out a mass of {float(slices.missing.max()):.3g}, which "
+        f"must be below delta {delta:g}. About {needed} samples of each distribution leave half of "
+        "delta to the noise; or claim a larger delta"
     )
 
 
@@ -508,31 +378,9 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
 
     The whole sphere shows every difference; its evidence has no slices.
     """
-    slices, full = evidence.slices, evidence.full.differences
-    if slices is None:
+    if evidence.slices is None:
         return
-    profile, tables = slices.profile, slices.differences
-    share = _LEAST_SHARE / math.sqrt(profile.dim)
-    if isinstance(tables, GaussianPairs):
-        apart, visible = tables.differences(profile.directions)
-        least = apart * share**2
-    else:
-        distributions, pairs = distribution_pairs(scenario)
-        finite = [each for each in distributions if isinstance(each, FiniteDistribution)]
-        means = [np.average(each.outputs, axis=0, weights=each.counts) for each in finite]
-        norms = [float(np.linalg.norm(np.abs(each.outputs).max(axis=0))) for each in finite]
-        # Rounding of projections adds to gaps; a slice does not show that part.
-        errors = projection_errors(profile.directions, max(norms, default=0.0))
-        visible = tables.worst() - 4 * errors
-        apart = visible.max(axis=1)
-        if isinstance(full, MatchingTables) and not evidence.full.from_range:
-            apart = full.worst().min(axis=1)
-        # Distributions are all finite, or all known by draws.
-        shifts = [np.linalg.norm(means[a] - means[b]) if finite else 0.0 for a, b in pairs]
-        least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
-    weights = profile.weights / profile.weights.sum()
-    seeing = (visible > least[:, None]) @ weights
-    blind = ~tables.equal & (seeing < _LEAST_WEIGHT / np.count_nonzero(weights))
+    blind = unseen_instances(scenario, evidence.full, evidence.slices)
     if blind.any():
         raise CalibrationError(
             "the profile does not see the difference between the distributions of "

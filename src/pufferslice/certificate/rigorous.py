@@ -7,7 +7,7 @@ is at most 0, refuted where it is above 0, and left undecided otherwise.
 
 The numbers of the evidence are taken as they are: exact, except for what they say of their own
 rounding. Distances under couplings and covariances in scaled coordinates were rounded when they
-were made, and count with that error. The formulas are those of `calibration`, without its room for
+were made, and count with that error. The formulas are those of `claims`, without its room for
 rounding: a cost that is stated there is at least the one here.
 """
 
@@ -21,25 +21,19 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
-from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.epsilon_delta import CLAIM_ORDERS, smallest_epsilons
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-    GuessGuarantee,
-    claim_of,
-)
-from pufferslice.calibration.guessing import LOW_ORDERS
-from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, SIGMA_INT
-from pufferslice.calibration.unsliced import ROUNDING_DELTA
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, ROUNDING_DELTA, SIGMA_INT
+from pufferslice._core.search import smallest_epsilons
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.statement import ReleaseStatement, TrainingStatement
+from pufferslice.claims import Claim, Guarantee, Method
 from pufferslice.errors import MissingExtraError
 from pufferslice.sensitivity.gaussian import SCALING, GaussianPairs
+from pufferslice.sensitivity.renyi import CLAIM_ORDERS
 from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full, Slices
-from pufferslice.sensitivity.tables import DistanceTables, GapTables
+from pufferslice.sensitivity.tables import DistanceTables, GapTables, MatchingTables
+from pufferslice.sensitivity.variation import LOW_ORDERS
 
 try:
     from flint import arb, arb_mat, ctx
@@ -108,41 +102,37 @@ def prove(certificate: Certificate) -> Proof:
     Needs: statement and evidence fit together, which `verify` checks before it calls this.
     """
     statement, evidence = certificate.statement, certificate.evidence
-    if evidence is None or certificate.workflow == "training":
+    if evidence is None or isinstance(statement, TrainingStatement):
         stated, why = "the claim", "training runs and certificates without evidence are not"
         return Proof(findings=(Finding(stated=stated, outcome="not covered", why=why),))
-    method = None if statement["method"] is None else Method(**statement["method"])
-    noise_std = statement["noise"]["std"]
+    noise_std = statement.noise.std
     return Proof(
         findings=tuple(
-            _finding(evidence, stated, claim, method, noise_std)
-            for stated, claim in _stated(statement)
+            _finding(evidence, stated, claim, noise_std) for stated, claim in _stated(statement)
         )
     )
 
 
-def _stated(statement: Mapping[str, Any]) -> Iterator[tuple[str, Claim]]:
+def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
     """The claim itself, and the unsliced numbers as claims of their own."""
-    claim, unsliced = claim_of(statement["guarantee"]), statement["unsliced"]
+    claim, unsliced = statement.claim, statement.unsliced
     yield f"the claim {claim}", claim
-    if unsliced["epsilon"]:
-        bound = Guarantee.unsliced(order=unsliced["order"], epsilon=unsliced["epsilon"])
-        yield f"unsliced.epsilon {unsliced['epsilon']!r}", bound
-    if unsliced["guess"] is not None and unsliced["guess"] > 1 / 2:
-        yield f"unsliced.guess {unsliced['guess']!r}", GuessGuarantee(at_most=unsliced["guess"])
+    if unsliced.epsilon:
+        bound = Guarantee.unsliced(order=unsliced.order, epsilon=unsliced.epsilon)
+        yield f"unsliced.epsilon {unsliced.epsilon!r}", bound
+    if unsliced.guess is not None and unsliced.guess > 1 / 2:
+        yield f"unsliced.guess {unsliced.guess!r}", Guarantee.guess(at_most=unsliced.guess)
 
 
-def _finding(
-    evidence: Evidence, stated: str, claim: Claim, method: Method | None, noise_std: float
-) -> Finding:
+def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) -> Finding:
     if evidence.are_equal:
         return Finding(stated=stated, outcome="proved", why="all distributions are equal")
     excess = arb.nan()
     for bits in _PRECISIONS:
         with ctx.workprec(bits):
-            if claim.is_sliced and method is not None:
-                excess = _sliced_excess(evidence, claim, method, arb(noise_std))
-            elif isinstance(claim, Guarantee) and claim.is_sliced:
+            if claim.method is not None:
+                excess = _sliced_excess(evidence, claim, claim.method, arb(noise_std))
+            elif claim.is_sliced:
                 excess = _sphere_excess(evidence.full, claim, arb(noise_std))
             else:
                 excess = _whole_excess(evidence.full, claim, arb(noise_std))
@@ -158,23 +148,26 @@ def _finding(
 
 def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
     """Of a claim about the whole output, the largest over instances."""
-    if full.differences is None or (isinstance(claim, Guarantee) and full.missing.any()):
+    excess_of = _WHOLE_EXCESSES.get(type(full.differences))
+    if excess_of is None or (full.missing.any() and claim.hockey_stick is None):
         return arb.nan()
-    if isinstance(full.differences, RowDifference):
-        return _row_excess(full, full.differences, claim, noise_std)
-    if isinstance(full.differences, GaussianPairs):
-        return _largest(_gaussian_excesses(full.differences, claim, noise_std))
-    tables, grid = full.differences, _grid(full.dim)
+    return excess_of(full, full.differences, claim, noise_std)
+
+
+def _coupled_excess(full: Full, tables: MatchingTables, claim: Claim, noise_std: arb) -> arb:
+    """Of coupled distances."""
     # A distance is a sum of squares, each addition rounded.
-    longer = 1 + (full.dim + 8) * arb(UNIT_ROUNDOFF)
-    if isinstance(claim, Guarantee):
-        a = arb(claim.order) - 1
+    grid, longer = _grid(full.dim), 1 + (full.dim + 8) * arb(UNIT_ROUNDOFF)
+    if claim.has_order:
+        a = arb(claim.reported_order) - 1
         rate = (a + 1) * a / 2 * longer
         moments = _row_means(
             tables, lambda gap, *_: (rate * (gap / noise_std + grid) ** 2).exp(), arb(1)
         )
-        return _largest([_least(row).log() / a for row in moments]) - claim.epsilon
-    epsilon, limit = _hockey_stick(claim)
+        return _largest([_least(row).log() / a for row in moments]) - claim.bound
+    if claim.hockey_stick is None:
+        return arb.nan()
+    epsilon, limit = map(arb, claim.hockey_stick)
     deltas = _row_means(
         tables, lambda gap, *_: _delta((gap / noise_std + grid) * longer, epsilon), arb(0)
     )
@@ -187,7 +180,7 @@ def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
 
 def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -> arb:
     """Of a claim about right guesses, from the mean squared distance of coupled tables."""
-    if not isinstance(claim, GuessGuarantee):
+    if claim.hockey_stick is None or not claim.by_mean_square:
         return arb.nan()
     dim = full.dim
     identity = np.eye(dim)
@@ -198,7 +191,8 @@ def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -
     total = sum((whitened[i, i] for i in range(dim)), arb(0)) / noise_std**2
     distance = total.sqrt() + _grid(dim)
     variation = _delta(distance, arb(0))
-    return variation + _noise_delta(dim, INTEGER_DELTA, arb(0)) - _hockey_stick(claim)[1]
+    limit = 2 * arb(claim.bound) - 1
+    return variation + _noise_delta(dim, INTEGER_DELTA, arb(0)) - limit
 
 
 def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: arb) -> arb:
@@ -207,11 +201,11 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
     tables, weights = slices.differences, slices.profile.weights.tolist()
     if isinstance(tables, GapTables) and method.envelope == "worst_gap":
         tables = _of_worst(tables)
-    if isinstance(claim, ApproximateGuarantee) and isinstance(tables, GapTables):
+    if claim.hockey_stick is not None and isinstance(tables, GapTables):
         return _sliced_delta_excess(slices, tables, claim, noise_std)
-    if not isinstance(claim, Guarantee) or slices.missing.any():
+    if not claim.has_order or slices.missing.any():
         return arb.nan()
-    a = arb(claim.order) - 1
+    a = arb(claim.reported_order) - 1
     if isinstance(tables, GaussianPairs):
         directions = slices.profile.directions.tolist()
         columns = [arb_mat([[arb(x)] for x in row]) for row in directions]
@@ -231,7 +225,7 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
             weighted_costs = [
                 cost for cost, weight in zip(costs[0], weights, strict=True) if weight
             ]
-            return _largest(weighted_costs) - claim.epsilon
+            return _largest(weighted_costs) - claim.bound
     # For drawn directions, the Hoeffding term times the largest cost or moment.
     halfwidth = largest = arb(0)
     if slices.sphere is not None and evidence.confidence is not None:
@@ -245,17 +239,17 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         added = halfwidth * (a * largest).expm1()
         moments = [[(a * cost).exp() for cost in row] for row in costs]
         totals = [(_weighted(row, weights) + added).log() / a for row in moments]
-    return _largest(totals) - claim.epsilon
+    return _largest(totals) - claim.bound
 
 
-def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
-    """Of a claim along the whole sphere, the largest over instances; see `calibration.sphere`."""
+def _sphere_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
+    """Of a claim along the whole sphere, the largest over instances; see `claims.sliced`."""
     average = claim.notion == "average"
     if full.differences is None or full.missing.any() or full.shape is not None:
         return arb.nan()
     if average and not full.is_single:
         return arb.nan()
-    a, dim = arb(claim.order) - 1, full.dim
+    a, dim = arb(claim.reported_order) - 1, full.dim
 
     def moment(x: arb) -> arb:
         """What a slice costs on average, as a moment, for two points or Gaussians."""
@@ -267,22 +261,22 @@ def _sphere_excess(full: Full, claim: Guarantee, noise_std: arb) -> arb:
             sum((share * moment((a + 1) * a / 2 * ratio) for share, ratio in pieces), arb(0))
             for pieces in ratios
         ]
-        whole = _gaussian_excesses(full.differences, claim, noise_std)
+        whole = _gaussian_excesses(full.differences, claim.whole, noise_std)
         # Not a number where the least variance is not proved; the whole output may do.
         excesses = [
-            along if (along := total.log() / a - claim.epsilon) <= 0 else in_full
+            along if (along := total.log() / a - claim.bound) <= 0 else in_full
             for total, in_full in zip(totals, whole, strict=True)
         ]
         # Spreads are bounded from below, so that this refutes nothing.
         return excess if (excess := _largest(excesses)) <= 0 else arb.nan()
-    if isinstance(full.differences, RowDifference):
+    if not isinstance(full.differences, MatchingTables):
         return arb.nan()
     # A distance is a sum of squares, each addition rounded.
     rate, grid = (a + 1) * a / 2 * (1 + (dim + 8) * arb(UNIT_ROUNDOFF)), _grid(dim)
     moments = _row_means(
         full.differences, lambda gap, *_: moment(rate * (gap / noise_std + grid) ** 2), arb(1)
     )
-    return _largest([_least(row).log() / a for row in moments]) - claim.epsilon
+    return _largest([_least(row).log() / a for row in moments]) - claim.bound
 
 
 def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb, arb]]]:
@@ -304,10 +298,12 @@ def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb
     return ratios
 
 
-def _sliced_delta_excess(
-    slices: Slices, tables: GapTables, claim: ApproximateGuarantee, noise_std: arb
-) -> arb:
+def _sliced_delta_excess(slices: Slices, tables: GapTables, claim: Claim, noise_std: arb) -> arb:
     """Joint: of the mean of the deltas at the claim's epsilon; average: of the mean epsilon."""
+    stick = claim.hockey_stick
+    if stick is None:
+        return arb.nan()
+    epsilon, limit = stick
     weights, stds = slices.profile.weights.tolist(), _stds(slices, noise_std)
     missing, grid = slices.missing[:, None], _grid(slices.profile.dim)
 
@@ -326,29 +322,29 @@ def _sliced_delta_excess(
 
     shape = (tables.n_instances, len(weights))
     if claim.notion == "joint":
-        at_claim = deltas(np.full(shape, claim.epsilon))
-        return _largest([_weighted(row, weights) for row in at_claim]) - claim.delta
-    if not (missing < claim.delta).all():
+        at_claim = deltas(np.full(shape, epsilon))
+        return _largest([_weighted(row, weights) for row in at_claim]) - limit
+    if not (missing < limit).all():
         return arb.nan()
     # Floats find the epsilon of each slice, and balls prove bounds next to it.
     std, margin = float(noise_std), float(grid * noise_std)
     near = smallest_epsilons(
         lambda epsilons: tables.deltas(epsilons, std, margin) * (1 - missing),
         np.ones(shape),
-        np.broadcast_to(claim.delta - missing, shape),
+        np.broadcast_to(limit - missing, shape),
     )
     if not np.isfinite(near).all():
         return arb.nan()
     near[tables.equal] = 0.0
     low, high = near * (1 - _FURTHER), near * (1 + _NEAR)
-    if not all(delta <= claim.delta for row in deltas(high) for delta in row):
+    if not all(delta <= limit for row in deltas(high) for delta in row):
         return arb.nan()
-    most = _largest([_weighted(row, weights) for row in _exact(high)]) - claim.epsilon
+    most = _largest([_weighted(row, weights) for row in _exact(high)]) - epsilon
     if most <= 0:
         return most
-    exceeds = np.array([[delta > claim.delta for delta in row] for row in deltas(low)])
+    exceeds = np.array([[delta > limit for delta in row] for row in deltas(low)])
     low[~exceeds] = 0.0
-    least = _largest([_weighted(row, weights) for row in _exact(low)]) - claim.epsilon
+    least = _largest([_weighted(row, weights) for row in _exact(low)]) - epsilon
     return least if least > 0 else arb.nan()
 
 
@@ -390,13 +386,6 @@ def _row_means(
 def _grid(dim: int) -> arb:
     """Most that rounding to the grid adds to a distance, in standard deviations of the noise."""
     return arb(dim).sqrt() / int(SIGMA_INT)
-
-
-def _hockey_stick(claim: ApproximateGuarantee | GuessGuarantee) -> tuple[arb, arb]:
-    """The epsilon and delta of a claim; total variation is the delta at epsilon 0."""
-    if isinstance(claim, GuessGuarantee):
-        return arb(0), 2 * arb(claim.at_most) - 1
-    return arb(claim.epsilon), arb(claim.delta)
 
 
 def _delta(ratio: arb, epsilon: arb) -> arb:
@@ -532,9 +521,12 @@ def _gaussian_cost(pieces: Sequence[_Piece], order: arb) -> arb:
 
 def _gaussian_excesses(pairs: GaussianPairs, claim: Claim, noise_std: arb) -> list[arb]:
     instances = _pieces(pairs, noise_std)
-    if isinstance(claim, Guarantee):
-        return [_gaussian_cost(pieces, arb(claim.order)) - claim.epsilon for pieces in instances]
-    epsilon, limit = _hockey_stick(claim)
+    if claim.has_order:
+        order = arb(claim.reported_order)
+        return [_gaussian_cost(pieces, order) - claim.bound for pieces in instances]
+    if claim.hockey_stick is None:
+        return [arb.nan()]
+    epsilon, limit = map(arb, claim.hockey_stick)
     limit -= _noise_delta(pairs.dim, ROUNDING_DELTA, epsilon)
     return [_gaussian_delta_excess(pieces, epsilon, limit) for pieces in instances]
 
@@ -623,3 +615,11 @@ def _largest(values: Sequence[arb]) -> arb:
 
 def _least(values: Sequence[arb]) -> arb:
     return reduce(arb.min, values)
+
+
+_WHOLE_EXCESSES: Final[Mapping[type, Callable[..., arb]]] = {
+    MatchingTables: _coupled_excess,
+    GaussianPairs: lambda _, pairs, claim, std: _largest(_gaussian_excesses(pairs, claim, std)),
+    RowDifference: _row_excess,
+}
+"""How the excess of a claim is computed from each kind of difference."""

@@ -81,7 +81,7 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
 
 
 def _signed_bytes(certificate: Certificate) -> bytes:
-    return _CONTEXT + canonical_json(certificate.statement)
+    return _CONTEXT + canonical_json(certificate.statement.to_json())
 
 
 def _raw(key: Ed25519PublicKey) -> bytes:

@@ -1,363 +1,725 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public statement about a release, computed from the evidence and the caller's options."""
+"""The statement of a certificate, as types: what is printed, stored and read by attributes.
+
+A statement is built once, from evidence or from a file, and checked there: the kind of each field,
+and the relations between fields. Importing this module loads pydantic.
+"""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final, final
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import attrs
-import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
-from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_above
-from pufferslice.calibration.calibrate import Method, cost, full_cost, grid_margin
-from pufferslice.calibration.epsilon_delta import (
-    REPORTED_ORDER,
-    approximate_cost,
-    sliced_noise,
-    views_of,
-)
-from pufferslice.calibration.fit import ShapeKind, shift_limit
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-    GuessGuarantee,
-    at_most,
-    claim_of,
-)
-from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise
-from pufferslice.calibration.sphere import sphere_cost, sphere_noise_std
-from pufferslice.calibration.unsliced import (
-    calibrate_unsliced,
-    implementation_delta,
-    released_guess,
-    unsliced_cost,
-)
-from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.limits import RELEASE_LIMITS
-from pufferslice.errors import CalibrationError
-from pufferslice.sensitivity.couplings import SEED
-from pufferslice.sensitivity.gaussian import GaussianPairs
-from pufferslice.sensitivity.profiles import (
-    WHOLE_SPHERE,
-    FiniteProfile,
-    SampledSphere,
-    WholeSphere,
-)
+from pufferslice._core.sampler import OperatingSystemNoise
+from pufferslice._core.search import LARGEST
+from pufferslice._core.text import escaped_texts, shown
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.claims import Claim, Method, claim_of
+from pufferslice.claims.guarantee import CLAIMS, RELEASE_NOTIONS
+from pufferslice.claims.slices import Rule
+from pufferslice.claims.views import Scope, ViewRule
+from pufferslice.errors import CertificateError, PuffersliceError
+from pufferslice.learning.accountants import ACCOUNTANT_NAMES, ACCOUNTANTS, MeanSquare
+from pufferslice.learning.plan import HYPOTHESES, NonFinite
+from pufferslice.queries.query import Level
+from pufferslice.queries.ranges import Ball, Box, range_of
+from pufferslice.scenario.distributions import Kind
+from pufferslice.scenario.priors import ONE_RELEASE, Source
+from pufferslice.sensitivity.concentration import BandKind
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
-from pufferslice.sensitivity.rows import RowDifference
-from pufferslice.sensitivity.sensitivity import Full, Slices
-from pufferslice.sensitivity.tables import MatchingTables
+from pufferslice.sensitivity.sensitivity import Envelope, Tails
 
-_DOWN: Final = 1 - 2.0**-30
+CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
+"""What a reader can do about a statement or evidence that nobody issued."""
 
-
-@final
-@attrs.frozen(kw_only=True)
-class CertificateOptions:
-    """What the caller of a certificate decided; everything else follows from the evidence."""
-
-    target: Claim
-    method: Method | None
-    """How noise and cost along slices are tied; None for claims about the whole output, and for the
-    whole sphere, which has a closed form of its own."""
-    deltas: tuple[float, ...]
-    generator: str
-    earlier_releases: tuple[str, ...]
-    noise_std: float | None = None
-    """A noise that the caller chose; None where the claim decides."""
-    total: float | None = None
-    """The total epsilon, fixed beforehand, of all releases of data that the secret determines."""
-    shape: ShapeKind = "isotropic"
-    """How the shape of the noise was decided."""
-    shape_gap: float | None = None
-    """How near the shape is to the best one."""
-
-    @classmethod
-    def read_off(cls, statement: Mapping[str, Any]) -> "CertificateOptions":
-        """The decisions that a statement reports."""
-        return cls(
-            target=claim_of(statement["guarantee"]),
-            method=None if statement["method"] is None else Method(**statement["method"]),
-            deltas=tuple(statement["deltas"]),
-            generator=statement["noise"]["generator"],
-            earlier_releases=tuple(statement["earlier_releases"]),
-            noise_std=None if statement["noise"]["calibrated"] else statement["noise"]["std"],
-            total=statement["total"],
-            shape=statement["noise"]["shape"]["kind"],
-            shape_gap=statement["noise"]["shape"]["gap"],
-        )
+_REASONS: Final = {
+    "missing": "is missing",
+    "extra_forbidden": "is not a field of this file",
+    "less_than": "is too large",
+    "greater_than": "is too small",
+}
 
 
-def calibrated_noise(evidence: Evidence, options: CertificateOptions) -> float:
-    """The noise standard deviation that the target asks for, in whitened coordinates."""
-    if options.noise_std is not None:
-        return options.noise_std
-    if options.method is not None:
-        return sliced_noise(evidence.required_slices(), options.target, options.method)
-    if isinstance(options.target, Guarantee) and options.target.is_sliced:
-        return sphere_noise_std(evidence.full, options.target)
-    return calibrate_unsliced(options.target, evidence.full)
+class _OneOf:
+    """A string among names that another module lists."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+
+    def __get_pydantic_core_schema__(self, _: object, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(self.names)
 
 
-def spent_on(evidence: Evidence, options: CertificateOptions, noise_std: float) -> float:
-    """The number that the claim bounds, at this noise."""
-    if evidence.are_equal:
-        return 0.5 if isinstance(options.target, GuessGuarantee) else 0.0
-    check_above(0, noise_std=noise_std)
-    if options.method is None:
-        if isinstance(options.target, Guarantee) and options.target.is_sliced:
-            return sphere_cost(evidence.full, options.target, noise_std)
-        return unsliced_cost(evidence.full, options.target, noise_std)
-    slices, envelope = evidence.required_slices(), options.method.envelope
-    if isinstance(options.target, ApproximateGuarantee):
-        return approximate_cost(slices, options.target, noise_std, envelope)
-    if isinstance(options.target, Guarantee):
-        return cost(slices, options.target, noise_std, options.method)
-    raise CalibrationError(
-        f"{options.target} is a claim about the whole output; it takes no method"
+def _each_once(items: list[Any]) -> list[Any]:
+    if any(item in items[:index] for index, item in enumerate(items)):
+        raise ValueError("must not list anything twice")
+    return items
+
+
+_EACH_ONCE: Final = AfterValidator(_each_once)
+_UNIQUE: Final = Field(json_schema_extra={"uniqueItems": True})
+Item = TypeVar("Item")
+Distinct = Annotated[list[Item], _EACH_ONCE, _UNIQUE]
+SomeDistinct = Annotated[list[Item], Field(min_length=1), _EACH_ONCE, _UNIQUE]
+Text = Annotated[str, Field(min_length=1)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Number = Annotated[float, Field(gt=-LARGEST, lt=LARGEST)]
+Positive = Annotated[float, Field(gt=0, lt=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0, lt=LARGEST)]
+Order = Annotated[float, Field(gt=1, lt=LARGEST)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, lt=2**53)]
+Vector = Annotated[list[Number], Field(min_length=1)]
+Deltas = Distinct[Delta]
+Sentences = Annotated[list[Text], Field(min_length=1)]
+Pair = Annotated[list[str], Field(min_length=2, max_length=2), _EACH_ONCE, _UNIQUE]
+Secrets = Annotated[list[str], Field(min_length=2), _EACH_ONCE, _UNIQUE]
+RecordAccountants = SomeDistinct[
+    Annotated[str, _OneOf(a.name for a in ACCOUNTANTS if not isinstance(a, MeanSquare))]
+]
+
+
+def absent() -> Any:  # a field
+    """Default of a field that may be absent but not null."""
+    return None
+
+
+class Part(BaseModel):
+    """A part of a file: exactly its fields, each of its kind, and relations that hold."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; a field that was left out stays out."""
+        return self.model_dump(exclude_unset=True)
 
-def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[str, Any]:
-    """The whole public statement; deterministic in its two arguments."""
-    noise_std = calibrated_noise(evidence, options)
-    spent = spent_on(evidence, options, noise_std)
-    if not spent <= options.target.bound:
-        if options.noise_std is not None:
-            raise CalibrationError(
-                f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's "
-                f"{options.target.bound:g}; claim at least that much, or use more noise"
-            )
-        raise CalibrationError(
-            f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target. Please "
-            "report this: the noise was not used"
-        )
-    if options.total is not None:
-        check_total(evidence, options)
-    equal, slices = evidence.are_equal, evidence.slices if options.target.is_sliced else None
-    deltas = () if equal else options.deltas
-    scales = np.array(evidence.scenario["query"]["scales"], dtype=np.float64)
-    statement = {
-        "workflow": "release",
-        "scenario": dict(evidence.scenario),
-        "guarantee": options.target.to_json(),
-        "method": None if options.method is None else attrs.asdict(options.method),
-        "spent": spent,
-        "total": options.total,
-        "distributions_are_equal": equal,
-        "noise": {
-            "family": "integer_gaussian",
-            "std": noise_std,
-            "calibrated": options.noise_std is None,
-            "std_by_coordinate": (noise_stds(evidence.full, noise_std) * scales).tolist(),
-            "grid": noise_std / SIGMA_INT,
-            "shape": _shape(evidence.full, options, noise_std),
-            "generator": options.generator,
-            "secure": options.generator == OperatingSystemNoise.name,
-            "implementation_delta": implementation_delta(evidence.full) if noise_std else 0.0,
-        },
-        "profile": _profile(evidence) if options.target.is_sliced else None,
-        "failure_probability": evidence.failure_probability,
-        "sampling": _sampling(evidence, options, noise_std),
-        "unsliced": unsliced_of(evidence, unsliced_order(options.target), noise_std),
-        "deltas": list(deltas),
-        "views": [
-            attrs.asdict(view)
-            for delta in deltas
-            for view in views_of(
-                slices, evidence.full, options.target, noise_std, options.method, delta
-            )
-        ],
-        "earlier_releases": list(options.earlier_releases),
-    }
-    return statement | {"limits": limits_of(statement), "evidence_digest": evidence.digest()}
+    def escaped(self) -> Self:
+        """The same with every text escaped, so that none can pass for prose."""
+        return self.model_copy(update={name: _escaped(value) for name, value in self})
+
+    def _rules(self) -> dict[str, bool]:
+        """Relations between the fields, in words, and whether they hold; the first counts."""
+        return {}
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        for rule, holds in self._rules().items():
+            if not holds:
+                raise ValueError(rule)
+        return self
 
 
-def check_total(evidence: Evidence, options: CertificateOptions) -> None:
-    """Refuse a total where releases do not add up, or where it is not one."""
-    target = options.target
-    if not evidence.full.is_determined:
-        raise CalibrationError(
-            "total is for data that the secret determines: a single value of the query under every "
-            "secret and prior. Otherwise two harmless releases can reveal the secret together. "
-            "Calibrate all of it as one concatenated query"
-        )
-    if not isinstance(target, Guarantee) or target.is_sliced or options.total is None:
-        raise CalibrationError(
-            "total is for unsliced Rényi claims, whose costs add; use Guarantee.unsliced(...)"
-        )
-    if not target.epsilon <= options.total:
-        raise CalibrationError(
-            f"total {options.total:g} must be at least the epsilon {target.epsilon:g} of this "
-            "release"
-        )
+def _escaped(value: Any) -> Any:  # a field of any kind
+    if isinstance(value, Part):
+        return value.escaped()
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return escaped_texts(value) if isinstance(value, str | dict) else value
 
 
-def noise_stds(full: Full, noise_std: float) -> Floats:
-    """Standard deviation of the noise of each coordinate, in scaled coordinates."""
-    if full.shape is None:
-        return np.full(full.dim, noise_std)
-    return full.shape.stds(noise_std)
+class BoxRange(Part):
+    """Every coordinate lies between two public ends, in the user's units."""
+
+    kind: Literal["box"]
+    low: Vector
+    high: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.low)
+
+    def _rules(self) -> dict[str, bool]:
+        pairs = zip(self.low, self.high, strict=False)
+        fits = len(self.low) == len(self.high) and all(low <= high for low, high in pairs)
+        return {"must have a low end for every high end, and none above it": fits}
 
 
-def guard_radius(full: Full, claim: Claim, noise_std: float) -> float:
-    """The longest shift of the output, in scaled coordinates, that a claim's noise hides.
+class BallRange(Part):
+    """Every output lies within a public distance of a public center, in the user's units."""
 
-    Whitened, and with the most that rounding to the grid adds, it is no longer than the claim
-    allows between two points. In proportion to the noise.
-    """
-    stretch = 1.0 if full.shape is None else full.shape.stretch
-    longest = math.sqrt(shift_limit(claim)) * noise_std - grid_margin(full.dim, noise_std)
-    return max(0.0, longest / stretch * _DOWN)
+    kind: Literal["ball"]
+    center: Vector
+    radius: Positive
 
-
-def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
-    """The public shape of the noise, and the guard that follows from it."""
-    whole = noise_std and not options.target.is_sliced
-    return {
-        "kind": options.shape,
-        "whitening": None if full.shape is None else full.shape.whitening.tolist(),
-        "guard": guard_radius(full, options.target, noise_std) if whole else None,
-        "gap": options.shape_gap,
-    }
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.center)
 
 
-def _profile(evidence: Evidence) -> dict[str, Any]:
-    if evidence.slices is None:
-        whole = WholeSphere(dim=evidence.full.dim)
-        return {"kind": WHOLE_SPHERE, "dim": whole.dim, "digest": whole.digest()}
-    profile = evidence.slices.profile
-    return {
-        "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
-        "dim": profile.dim,
-        "n_directions": int(np.count_nonzero(profile.weights)),
-        "effective_slices": profile.effective_slices,
-        "largest_weight": float(profile.weights.max() / profile.weights.sum()),
-        "digest": profile.digest(),
-    }
+Range = Annotated[BoxRange | BallRange, Field(discriminator="kind")]
 
 
-def limits_of(statement: Mapping[str, Any]) -> list[str]:
-    """The codes of what a release does not cover; they follow from the rest of its statement."""
-    scenario, noise, sampling = statement["scenario"], statement["noise"], statement["sampling"]
-    equal, sampled = statement["distributions_are_equal"], sampling or {"band": None, "tails": None}
-    private = any(prior["source"] == "released_data" for prior in scenario["priors"])
-    rows = any(prior["kind"] == "rows" for prior in scenario["priors"])
-    normal = any(prior["kind"] == "gaussian" for prior in scenario["priors"])
-    sphere = statement["profile"] is not None and statement["profile"]["kind"] == "sphere"
-    present = {
-        "slices-are-ideal": statement["guarantee"]["notion"] in SLICED_NOTIONS,
-        "one-release": statement["total"] is None,
-        "releases-add-to-total": statement["total"] is not None,
-        "declared-priors-only": not rows,
-        "rows-like-these": rows,
-        "noise-from-released-rows": rows and private,
-        "shape-shows-differences": private
-        and not rows
-        and noise["shape"]["kind"] in ("fitted", "diagonal"),
-        "prior-is-released-data": private and not rows,
-        "rows-dropped": bool(scenario["rows_dropped"]),
-        "query-is-clipped": scenario["query"]["range"] is not None,
-        "range-clips-data": any(scenario["clipped"].values()),
-        "priors-sampled": sampled["band"] is not None,
-        "priors-normal": normal,
-        "tails-in-delta": sampled["tails"] == "in_delta",
-        "sphere-sampled": sphere,
-        "distributions-equal": equal,
-        "noise-not-ideal": not equal,
-        "insecure-noise": not noise["secure"],
-    }
-    return [code for code in RELEASE_LIMITS if present.get(code, True)]
+class ColumnsSecret(Part):
+    """The value of one column, or of several together."""
+
+    columns: SomeDistinct[Text]
 
 
-def _sampling(
-    evidence: Evidence, options: CertificateOptions, noise_std: float
-) -> dict[str, Any] | None:
-    """How sampled distributions were bounded, and which part of the noise is due to that."""
-    confidence = evidence.confidence
-    if confidence is None:
-        return None
-    public = all(prior["source"] == "public_model" for prior in evidence.scenario["priors"])
-    tails = confidence.tails == "in_delta" and public
-    return {
-        "band": confidence.band,
-        "tails": confidence.tails,
-        "delta_of_tails": float(evidence.required_slices().missing.max()) if tails else None,
-        "noise_shares": _noise_shares(evidence, options, noise_std),
-    }
+class BinsSecret(Part):
+    """The quantile bin of a numeric column."""
+
+    columns: Annotated[list[Text], Field(min_length=1, max_length=1)]
+    quantiles: Annotated[int, Field(ge=2, lt=2**53)]
 
 
-def _noise_shares(
-    evidence: Evidence, options: CertificateOptions, noise_std: float
-) -> dict[str, float] | None:
-    """Shares of the noise standard deviation: the prior itself, its sampling, the drawn slices."""
-    if not options.target.is_sliced or not noise_std:
-        return None
-    slices = evidence.required_slices()
-    drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
-    finite = Slices(profile=drawn, differences=slices.differences, missing=slices.missing)
-    with_bands = noise_std if slices.sphere is None else _noise_or_zero(finite, options)
-    alone = with_bands
-    if slices.plain is not None:
-        alone = _noise_or_zero(Slices(profile=drawn, differences=slices.plain), options)
-    alone, with_bands = min(alone, noise_std), min(with_bands, noise_std)
-    return {
-        "distribution": alone / noise_std,
-        "sampling": max(0.0, with_bands - alone) / noise_std,
-        "slicing": (noise_std - max(alone, with_bands)) / noise_std,
-    }
+class WorldsSecret(Part):
+    """Which world a table comes from."""
+
+    worlds: Text
 
 
-def _noise_or_zero(slices: Slices, options: CertificateOptions) -> float:
-    if options.method is None:
-        return 0.0
-    try:
-        return sliced_noise(slices, options.target, options.method)
-    except CalibrationError:
-        return 0.0
+class ShareSecret(Part):
+    """Any two shares of rows with a property that are at most so far apart."""
+
+    share_of: Text
+    within: Annotated[float, Field(gt=0, lt=1)]
+    n_rows: Count
+    n_differing: Count
+    """Rows that make the difference, at most; under design `independent`, on average."""
+    design: Literal["stratified", "independent"]
+
+    def _rules(self) -> dict[str, bool]:
+        differing = math.ceil(Fraction(repr(self.within)) * self.n_rows)
+        fits = self.n_differing == differing
+        return {"n_differing must be what within and n_rows give": fits}
 
 
-def unsliced_order(claim: Claim) -> float:
-    """The order at which the unsliced cost of a release is stated."""
-    return claim.order if isinstance(claim, Guarantee) else REPORTED_ORDER
+class SizeSecret(Part):
+    """Any two numbers of rows within a ratio, up to a largest one."""
+
+    size_of: Text
+    ratio: Annotated[float, Field(gt=1, lt=LARGEST)]
+    up_to: Count
+    n_differing: Count
+    """Rows that make the difference, at most."""
+
+    def _rules(self) -> dict[str, bool]:
+        differing = self.up_to - math.ceil(self.up_to / Fraction(repr(self.ratio)))
+        return {"n_differing must be what ratio and up_to give": self.n_differing == differing}
 
 
-def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str, Any]:
-    """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
-    if evidence.are_equal:
-        return {"order": order, "epsilon": 0.0, "from": "equal distributions", "guess": 0.5}
-    if evidence.full.differences is None:
+def _kind_of_secret(secret: object) -> str:
+    keys = secret if isinstance(secret, dict) else vars(secret) if isinstance(secret, Part) else {}
+    if "share_of" in keys or "size_of" in keys:
+        return "(share)" if "share_of" in keys else "(size)"
+    return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
+
+
+class PriorPart(Part):
+    """One belief about how secrets and data are linked, and where it comes from."""
+
+    name: Text
+    source: Source
+    kind: Kind
+    origin: Text
+    """How the distributions were made, in one sentence."""
+
+
+class QueryPart(Part):
+    """What is computed and published."""
+
+    kind: Text
+    level: Level
+    names: SomeDistinct[Text]
+    """The coordinates of the released value."""
+    columns: Distinct[Text]
+    """The columns that are read."""
+    parameters: dict[str, Any]
+    """What the builder of this kind of query was given; each kind has its own."""
+    range: Range | None
+    """The public set to which outputs are clipped."""
+    scales: Annotated[list[Positive], Field(min_length=1)]
+    """The public unit of each coordinate."""
+    missing: Literal["refuse", "drop-rows", "middle"]
+
+    @property
+    def limits(self) -> Box | Ball | None:
+        """The public range as a set."""
+        return None if self.range is None else range_of(self.range.to_json())
+
+    def _rules(self) -> dict[str, bool]:
+        lengths = {len(self.names), len(self.scales)} | ({self.range.dim} if self.range else set())
+        fits = len(lengths) == 1
+        return {"names, scales and range must have the same number of coordinates": fits}
+
+
+class ClippedPart(Part):
+    """Secrets under which the public range moves all, or some, values of the query."""
+
+    all: Distinct[str]
+    some: Distinct[str]
+
+
+class ScenarioPart(Part):
+    """What is protected from whom."""
+
+    distribution: Annotated[str, _OneOf(ONE_RELEASE)]
+    one_release_is: Text
+    secret: Annotated[
+        Annotated[ColumnsSecret, Tag("(columns)")]
+        | Annotated[BinsSecret, Tag("(bins)")]
+        | Annotated[WorldsSecret, Tag("(worlds)")]
+        | Annotated[ShareSecret, Tag("(share)")]
+        | Annotated[SizeSecret, Tag("(size)")],
+        Discriminator(_kind_of_secret),
+    ]
+    secrets: Secrets
+    """The values that the secret can take."""
+    pairs: SomeDistinct[Pair]
+    """Secrets that must not be told apart, in either order."""
+    priors: SomeDistinct[PriorPart]
+    query: QueryPart
+    rows_dropped: Annotated[int, Field(ge=0, lt=2**53)]
+    """Rows that were left out because of missing values."""
+    clipped: ClippedPart
+
+    def has_priors(self, kind: Kind) -> bool:
+        """Whether a prior is of this kind."""
+        return any(prior.kind == kind for prior in self.priors)
+
+    def _rules(self) -> dict[str, bool]:
+        clipped = [*self.clipped.all, *self.clipped.some]
+        names = [prior.name for prior in self.priors]
         return {
-            "order": order,
-            "epsilon": None,
-            "from": "samples alone: they bound nothing beyond the slices without a public range",
-            "guess": None,
+            "one_release_is must be what its distribution says": (
+                self.one_release_is == ONE_RELEASE[self.distribution]
+            ),
+            "pairs must be of secrets": {s for pair in self.pairs for s in pair}
+            <= set(self.secrets),
+            "priors must have different names": len(set(names)) == len(names),
+            "clipped must name secrets, each once, and only with a range": (
+                len(clipped) == len(set(clipped))
+                and set(clipped) <= set(self.secrets)
+                and (not clipped or self.query.range is not None)
+            ),
         }
-    bound = full_cost(evidence.full, order, noise_std)
-    source, guess = _coupling(evidence), released_guess(evidence.full, noise_std)
-    return {
-        "order": order,
-        "epsilon": bound if math.isfinite(bound) else None,
-        "from": source if math.isfinite(bound) else f"{source}: no bound at this order and noise",
-        "guess": None if guess >= 1 else guess,
-    }
 
 
-def _coupling(evidence: Evidence) -> str:
-    tables = evidence.full.differences
-    if isinstance(tables, RowDifference):
-        return "second moments of the rows that make the difference, coupled independently"
-    if isinstance(tables, GaussianPairs) and tables.has_mixtures:
-        return "the exact divergences of Gaussian components, coupled"
-    if not isinstance(tables, MatchingTables):
-        return "the exact divergence of the Gaussian distributions"
-    if evidence.full.from_range:
-        return "the diameter of the public range"
-    recipe = evidence.full.recipe
-    if recipe is None:
-        return "the gaps of the one coordinate"
-    n = tables.n_slices
-    best = "one coupling" if n == 1 else f"the best of {n} couplings"
-    return f"{best} per pair ({recipe.effort}, seed {SEED})"
+class _ClaimType:
+    """A claim in JSON: an object of its notion and its numbers."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: object, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _read_claim,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda claim: claim.to_json()
+            ),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _: CoreSchema, __: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        number = {"type": "number", "exclusiveMinimum": 0}
+        kinds = []
+        for claim in CLAIMS:
+            notions = [claim.notion, *(SLICED_NOTIONS if claim.has_slices else ())]
+            names = [field.name for field in attrs.fields(claim)]
+            kinds.append(
+                {
+                    "type": "object",
+                    "properties": {"notion": {"enum": notions}} | dict.fromkeys(names, number),
+                    "required": ["notion", *names],
+                    "additionalProperties": False,
+                }
+            )
+        return {"anyOf": kinds}
+
+
+def _read_claim(value: object) -> Claim:
+    """A claim, or the claim of JSON values; pydantic words the error."""
+    if isinstance(value, Claim):
+        return value
+    numbers = {k: v for k, v in value.items() if k != "notion"} if isinstance(value, dict) else {}
+    is_json = isinstance(value, dict) and isinstance(value.get("notion"), str)
+    for number in numbers.values():
+        is_json &= isinstance(number, int | float) and not isinstance(number, bool)
+        is_json = is_json and 0 < number < LARGEST
+    if not is_json:
+        raise ValueError("must be a notion, with the numbers that it has")
+    try:
+        return claim_of(value)  # type: ignore[arg-type]
+    except PuffersliceError as error:
+        raise ValueError(str(error)) from None
+
+
+class MethodPart(Part):
+    """How noise and cost are tied."""
+
+    rule: Rule
+    envelope: Envelope
+
+    def _rules(self) -> dict[str, bool]:
+        fits = self.rule != "closed_form" or self.envelope == "worst_gap"
+        return {"rule closed_form goes with envelope worst_gap": fits}
+
+
+class ShapePart(Part):
+    """The shape of the noise: its covariance, up to a factor."""
+
+    kind: Literal["fitted", "diagonal", "isotropic", "given"]
+    """Fitted to the secret, fitted coordinate by coordinate, the same everywhere, or the user's."""
+    whitening: list[list[Number]] | None
+    """Lower triangular matrix that makes the noise isotropic; null for isotropic noise."""
+    guard: NonNegative | None
+    """A shift of the output by no more than this, in scaled coordinates, is hidden as well as the
+    claim says; null for sliced claims."""
+    gap: NonNegative | None
+    """The noise has at most 1 + gap times the variance of the best Gaussian noise for this claim
+    (point masses), or for the couplings that it was fitted to; null if no such bound is known."""
+
+    def _rules(self) -> dict[str, bool]:
+        fits = (self.whitening is None) == (self.kind == "isotropic")
+        return {"shape needs a whitening matrix exactly where it is not isotropic": fits}
+
+
+class NoisePart(Part):
+    """The noise of a release."""
+
+    family: Literal["integer_gaussian"]
+    std: NonNegative
+    """Standard deviation in scaled coordinates, with a shape in whitened ones."""
+    shape: ShapePart
+    calibrated: bool
+    """Whether the claim decided the noise; otherwise the data holder did."""
+    std_by_coordinate: Annotated[list[NonNegative], Field(min_length=1)]
+    """Standard deviation of each coordinate in the user's units."""
+    grid: NonNegative
+    """Step of the grid in scaled coordinates."""
+    generator: Text
+    secure: bool
+    implementation_delta: Probability
+    """Total variation between the sampled release and the one the bound is about."""
+
+    def _rules(self) -> dict[str, bool]:
+        rule = "secure must be true for the generator of the operating system, and for no other"
+        return {rule: self.secure == (self.generator == OperatingSystemNoise.name)}
+
+
+class ProfilePart(Part):
+    """The slices, by the digest of their directions and weights."""
+
+    kind: Literal["finite", "sphere"]
+    """The listed slices themselves, or the whole sphere, from which they were drawn."""
+    dim: Count
+    n_directions: Count
+    """Slices of positive weight."""
+    effective_slices: Annotated[float, Field(ge=0.999999, lt=LARGEST)]
+    """How many equally weighted slices would be as concentrated: 1 / sum of squared weights."""
+    largest_weight: Annotated[float, Field(gt=0, le=1)]
+    digest: Sha256
+
+
+class WholeSpherePart(Part):
+    """All directions, none of them drawn: claims along them have a closed form."""
+
+    kind: Literal["whole_sphere"]
+    dim: Annotated[int, Field(ge=2)]
+    digest: Sha256
+
+
+class SharesPart(Part):
+    """Shares of the noise standard deviation."""
+
+    distribution: Share
+    sampling: Share
+    slicing: Share
+
+
+class SamplingPart(Part):
+    """How sampled distributions and drawn slices were bounded."""
+
+    band: BandKind | None
+    """The bands around sampled distributions; null if the distributions are exact."""
+    tails: Tails | None
+    """Beyond the bands, gaps count at the public range, or their mass is in delta."""
+    delta_of_tails: Probability | None
+    """The part of delta that is the tails; for public models only."""
+    noise_shares: SharesPart | None
+
+
+class UnslicedPart(Part):
+    """Bounds on the whole output; null where there is no finite one."""
+
+    order: Order
+    epsilon: NonNegative | None
+    source: Text
+    """How the bound was found."""
+    guess: Annotated[float, Field(ge=0.5, le=1)] | None
+    """Most that guesses between two protected, equally likely secrets can be right."""
+
+
+class ViewPart(Part):
+    """The claim as (epsilon, delta). A sliced one says nothing about the whole output."""
+
+    scope: Scope
+    rule: ViewRule
+    epsilon: NonNegative
+    delta: Delta
+
+
+class ReleaseStatement(Part):
+    """One release of a query."""
+
+    workflow: Literal["release"]
+    scenario: ScenarioPart
+    guarantee: Annotated[Claim, _ClaimType]
+    method: MethodPart | None
+    """Null for claims about the whole output and along the whole sphere."""
+    spent: NonNegative
+    """What the noise costs; at most the epsilon, or the share of guesses, of the guarantee."""
+    total: Positive | None
+    """Of all releases of data that the secret determines, at the order of the guarantee; null where
+    releases do not add up."""
+    distributions_are_equal: bool
+    """Whether the distributions of every pair are the same; only then is there no noise."""
+    noise: NoisePart
+    profile: Annotated[ProfilePart | WholeSpherePart, Field(discriminator="kind")] | None
+    """Null for claims about the whole output."""
+    failure_probability: Probability
+    """Probability that the claim does not hold; 0 for exact distributions."""
+    sampling: SamplingPart | None
+    """Null if nothing was sampled."""
+    unsliced: UnslicedPart
+    deltas: Deltas
+    """The deltas of the views."""
+    views: list[ViewPart]
+    earlier_releases: Distinct[Sha256]
+    """Digests of the certificates of earlier releases, which this one does not cover jointly."""
+    limits: SomeDistinct[Annotated[str, _OneOf(RELEASE_LIMITS)]]
+    """What is not covered, by code."""
+    evidence_digest: Sha256
+    """Salted SHA-256 of the evidence that belongs to the statement."""
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, with the method of its slices."""
+        stated = self.method
+        method = None if stated is None else Method(rule=stated.rule, envelope=stated.envelope)
+        return self.guarantee.by(method)
+
+    def expected_limits(self) -> list[str]:
+        """The codes of what is not covered; they follow from the rest of the statement."""
+        scenario, equal = self.scenario, self.distributions_are_equal
+        private = any(prior.source == "released_data" for prior in scenario.priors)
+        rows, band = scenario.has_priors("rows"), self.sampling and self.sampling.band
+        tails = self.sampling and self.sampling.tails
+        fitted = self.noise.shape.kind in ("fitted", "diagonal")
+        present = {
+            "slices-are-ideal": self.guarantee.is_sliced,
+            "one-release": self.total is None,
+            "releases-add-to-total": self.total is not None,
+            "declared-priors-only": not rows,
+            "rows-like-these": rows,
+            "noise-from-released-rows": rows and private,
+            "shape-shows-differences": private and not rows and fitted,
+            "prior-is-released-data": private and not rows,
+            "rows-dropped": bool(scenario.rows_dropped),
+            "query-is-clipped": scenario.query.range is not None,
+            "range-clips-data": bool(scenario.clipped.all or scenario.clipped.some),
+            "priors-sampled": band is not None,
+            "priors-normal": scenario.has_priors("gaussian"),
+            "tails-in-delta": tails == "in_delta",
+            "sphere-sampled": self.profile is not None and self.profile.kind == "sphere",
+            "distributions-equal": equal,
+            "noise-not-ideal": not equal,
+            "insecure-noise": not self.noise.secure,
+        }
+        return [code for code in RELEASE_LIMITS if present.get(code, True)]
+
+    def _rules(self) -> dict[str, bool]:
+        shape = self.noise.shape
+        dims = {len(self.scenario.query.names), len(self.noise.std_by_coordinate)}
+        if self.profile is not None:
+            dims.add(self.profile.dim)
+        if shape.whitening is not None:
+            dims |= {len(shape.whitening), *map(len, shape.whitening)}
+        claim, unsliced = self.guarantee, self.unsliced
+        sliced, whole_sphere = claim.is_sliced, isinstance(self.profile, WholeSpherePart)
+        isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
+        free = not (self.spent > claim.free or unsliced.epsilon or self.views or self.deltas)
+        # Nearly equal distributions need no epsilon at a delta.
+        costly = self.noise.std > 0 and (self.spent > 0 or claim.allows_tails)
+        same = True
+        if claim.has_order and not sliced:
+            same = (unsliced.order, unsliced.epsilon) == (claim.reported_order, self.spent)
+        elif claim.hockey_stick is not None and claim.hockey_stick[0] == 0:
+            same = unsliced.guess == self.spent
+        return {
+            "the notion must be one that a release can bound": claim.notion in RELEASE_NOTIONS,
+            "query, noise and profile must have the same number of coordinates": len(dims) == 1,
+            "profile and method belong to claims along slices, and only to them; the whole sphere "
+            "has no method": (
+                (self.profile is not None, self.method is not None)
+                == (sliced, sliced and not whole_sphere)
+            ),
+            "the whole sphere goes with Rényi claims, which hold with certainty": (
+                not whole_sphere or (claim.has_order and not self.failure_probability)
+            ),
+            "claims along slices have isotropic noise, and neither guard nor gap": (
+                isotropic or not sliced
+            ),
+            "total belongs to unsliced Rényi claims, whose costs add": (
+                self.total is None or claim.adds_up
+            ),
+            "equal distributions cost nothing and have no views; others need noise": (
+                free if self.distributions_are_equal else costly
+            ),
+            "spent must be no more than the claim": self.spent <= claim.bound,
+            "spent of a claim about the whole output must be what unsliced states": same,
+            "a failure probability belongs to what was sampled, and only to that": (
+                (self.sampling is None) == (self.failure_probability == 0)
+            ),
+            "limits must be those that follow from the other fields": (
+                self.limits == self.expected_limits()
+            ),
+        }
+
+
+class KindPart(Part):
+    """A part of a plan; `TrainingPlan.from_json` checks the rest of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: Text
+
+
+class PlanPart(Part):
+    """A training plan, as in the file of a plan."""
+
+    format: Literal["pufferslice-training-plan"]
+    version: Literal[1]
+    differing: dict[str, Any]
+    sampling: KindPart
+    clipping: KindPart
+    n_steps: Count
+    noise_multipliers: Annotated[list[Positive], Field(min_length=1)]
+    accountant: Annotated[str, _OneOf(ACCOUNTANT_NAMES)]
+    order: Order
+    block: Count = Field(default_factory=absent)
+    """Examples per forward and backward pass, where that is chosen."""
+    non_finite: NonFinite
+    """What is done with an example whose gradient is NaN or infinite."""
+
+    @property
+    def n_records(self) -> int:
+        """Number of records that batches are drawn from."""
+        return int((self.sampling.model_extra or {})["n_records"])
+
+
+class RecordPart(Part):
+    """What the replacement of any one record gets, whatever the secret is."""
+
+    adjacency: Literal["replace-one"]
+    accountants: RecordAccountants
+    """The accountants that bound the cost of one record; never mean square."""
+    order: Order
+    epsilon: Positive
+    """Rényi divergence at the order, at most."""
+    delta: Delta
+    """1e-5, or one over the number of records if that is less; includes the noise's distance."""
+    epsilon_at_delta: NonNegative | None
+    """Epsilon of differential privacy at delta; null if there is none."""
+    conditions: SomeDistinct[Annotated[str, _OneOf(CONDITIONS)]]
+    """What this needs beside the claim, by code."""
+
+
+class TrainingStatement(Part):
+    """Training runs over the same data."""
+
+    workflow: Literal["training"]
+    data: Text
+    """Public name of the data."""
+    runs: Annotated[list[PlanPart], Field(min_length=1)]
+    guarantee: Annotated[Claim, _ClaimType]
+    """What all runs together cost for the declared secret."""
+    certifies: Sentences
+    draws_may_be_seen: Sentences
+    noise: SomeDistinct[Text]
+    """How the noise is drawn, in sentences."""
+    implementation_delta: Share
+    """Total-variation distance of all drawn noise from the noise that the bound is about."""
+    failure_probability: Probability
+    """Probability that the claim does not hold."""
+    deltas: Deltas
+    """The deltas of the views."""
+    views: list[ViewPart]
+    one_record: RecordPart
+    hypotheses: SomeDistinct[Annotated[str, _OneOf(HYPOTHESES)]]
+    """What a run must keep to, by code."""
+    limits: SomeDistinct[Annotated[str, _OneOf(LIMITS)]]
+    """What is not covered, by code."""
+
+    def _rules(self) -> dict[str, bool]:
+        about_runs = self.guarantee.notion in ("unsliced", "average_over_batches")
+        return {"the notion must be one that a run can bound": about_runs}
+
+
+Statement = ReleaseStatement | TrainingStatement
+"""What a certificate promises: one release, or training runs."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_statement(values: object) -> Statement:
+    """A statement from JSON values, if it has exactly the fields of its workflow."""
+    if isinstance(values, dict) and values.get("workflow") == "training":
+        return checked(TrainingStatement, values, "statement", CertificateError)
+    return checked(ReleaseStatement, values, "statement", CertificateError)
+
+
+def read_scenario(values: object) -> ScenarioPart:
+    """The description of a scenario, if some scenario can have it."""
+    return checked(ScenarioPart, values, "scenario", CertificateError)
+
+
+def checked(
+    model: type[Model],
+    values: object,
+    name: str,
+    error_class: type[PuffersliceError],
+    changed: str = CHANGED,
+) -> Model:
+    """The values as a model; an error names the path of the wrong field and shows no value."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as errors:
+        first = errors.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = name
+        for part in first["loc"]:
+            if isinstance(part, int):
+                path += f"[{part}]"
+            elif not part.startswith("(") and part not in ("box", "ball", "release", "training"):
+                path += f".{shown(part)}"
+        kind = first["type"]
+        reason = _REASONS.get(kind) or re.sub(r"^\w+ should", "must", first["msg"])
+        # A code or name that is not known may come from a later version of this program.
+        hint = "Use the program that issued it" if kind == "literal_error" else changed
+        raise error_class(f"{path}: {reason.removeprefix('Value error, ')}. {hint}") from None

@@ -7,58 +7,34 @@ What is computed from evidence is as confidential as the evidence; only `stated_
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_between, check_count
-from pufferslice._core.display import data_frame, html_of, rounded
+from pufferslice._core.checks import check_between
+from pufferslice._core.display import Shown, rounded
+from pufferslice._core.numbers import at_most, percent_at_most
 from pufferslice._core.text import shown
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.calibrate import Method, full_cost, full_costs, slice_costs
-from pufferslice.calibration.epsilon_delta import unsliced_views
-from pufferslice.calibration.fit import shift_limit
-from pufferslice.calibration.guarantee import (
-    Claim,
-    Guarantee,
-    GuessGuarantee,
-    at_most,
-    percent_at_most,
-)
-from pufferslice.calibration.guessing import (
-    LOW_ORDERS,
-    full_variation,
-    released_variation,
-    right_guesses,
-    total_variation_bound,
-)
-from pufferslice.calibration.sphere import sphere_costs
-from pufferslice.calibration.unsliced import unsliced_cost
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import certify_release, required_evidence
-from pufferslice.certificate.statement import (
-    CertificateOptions,
-    calibrated_noise,
-    noise_stds,
-    unsliced_order,
-)
+from pufferslice.certificate.release import CertificateOptions
+from pufferslice.certificate.statement import TrainingStatement
 from pufferslice.certificate.training import TrainingClaim
-from pufferslice.errors import CalibrationError
+from pufferslice.claims import Claim, Method
+from pufferslice.claims.guess import released_variation, right_guesses
+from pufferslice.claims.views import unsliced_views
+from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.accountants import calibrate_multiplier
+from pufferslice.noise.decision import noise_stds
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.renyi import aggregate
-from pufferslice.sensitivity.tables import MatchingTables
+from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_REACH: Final = 1.5
-"""Powers of ten on both sides of the claimed epsilon."""
 _MOST_ENTRIES: Final = 60_000
 """Total variations and views use tables rounded up to so many entries: still a bound, and quick."""
 
@@ -67,9 +43,6 @@ _UP: Final = 1 + 2.0**-40
 TIGHT: Final = Method(rule="tight", envelope="transport")
 CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
 
-_LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Epsilons to try, as shares of the claimed one."""
-_N_GUESSES: Final = 7
 DELTA: Final = 1e-5
 _INTERNAL: Final = (
     "Internal: nothing is spent. Estimates only: far from the claim, noise and guesses may be "
@@ -107,7 +80,7 @@ class SweepPoint:
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class Sweep:
+class Sweep(Shown):
     """What other bounds of a claim would cost, all else equal; `print(sweep)` is a table.
 
     Shape and couplings are those found for the claim itself: far from it, a certificate of another
@@ -139,20 +112,20 @@ class Sweep:
         Needs the evidence, and distributions that differ.
         """
         check_between(0, 1, delta=delta)
-        statement = certificate.statement
+        statement = certificate.released
         if required_evidence(certificate).are_equal:
             raise CalibrationError("the distributions are equal: every bound holds without noise")
         claim = certificate.guarantee
-        bounds = _ladder(claim) if bounds is None else bounds
+        bounds = claim.ladder() if bounds is None else bounds
         return cls(
             claim=claim,
-            names=tuple(statement["scenario"]["query"]["names"]),
-            order=float(statement["unsliced"]["order"]),
+            names=tuple(statement.scenario.query.names),
+            order=statement.unsliced.order,
             delta=float(delta),
             rows=sweep_points(certificate, bounds, delta=float(delta), progress=progress),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "claim": self.claim.to_json(),
@@ -172,16 +145,16 @@ class Sweep:
             ],
         }
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def table_rows(self) -> list[dict[str, Any]]:
         """One row per bound; the noise of each statistic is a column with its name."""
         rows = []
-        for row in self.to_dict()["rows"]:
+        for row in self.to_json()["rows"]:
             noise = row.pop("noise_std_by_coordinate") or dict.fromkeys(self.names)
             rows.append(row | noise)
-        return data_frame(rows)
+        return rows
 
     def __str__(self) -> str:
-        table = self._table()
+        table = self.shown_rows()
         rows = [list(table[0]), *(list(line.values()) for line in table)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -190,8 +163,9 @@ class Sweep:
         ]
         return "\n".join([f"{self._heading}:", *lines, _INTERNAL])
 
-    def _repr_html_(self) -> str:
-        return html_of([f"{self._heading}."], self._table(), str(self), internal=True)
+    def sentences(self) -> list[str]:
+        """What the table is about."""
+        return [f"{self._heading}."]
 
     def __repr__(self) -> str:
         return f"Sweep(claim='{self.claim}', n_bounds={len(self.rows)})"
@@ -200,7 +174,7 @@ class Sweep:
     def _heading(self) -> str:
         return f"What other bounds would cost; the claim is {self.claim}"
 
-    def _table(self) -> list[dict[str, str]]:
+    def shown_rows(self) -> list[dict[str, str]]:
         """A line for each number, a column for each bound; nothing where there is no number."""
         heads = [f"{row.claim.bound:g}" for row in self.rows]
         lines = {
@@ -240,15 +214,6 @@ def what_if(
     return Sweep.of(certificate, bounds, delta=delta, progress=progress)
 
 
-def _ladder(claim: Claim) -> tuple[float, ...]:
-    """Bounds to try; the claim's own is among them, not rounded."""
-    if isinstance(claim, GuessGuarantee):
-        return bounds_around(claim, _N_GUESSES)
-    return tuple(
-        claim.bound if share == 1 else float(f"{claim.bound * share:.3g}") for share in _LADDER
-    )
-
-
 def _up(epsilon: float | None) -> str:
     return "-" if epsilon is None else at_most(epsilon, digits=3)
 
@@ -258,7 +223,7 @@ def _up(epsilon: float | None) -> str:
 class TrainingSweepPoint:
     """One epsilon of a training run: the noise multiplier that its plan would have."""
 
-    claim: Guarantee
+    claim: Claim
     noise_multiplier: float | None
     """By the plan's own accountant; None where there is none."""
     total_variation: float
@@ -294,26 +259,6 @@ class SliceProfile:
     joint: float
 
 
-def bounds_around(claim: Claim, n_bounds: int = 25) -> tuple[float, ...]:
-    """Other bounds of a claim, its own in the middle: epsilons, or shares of right guesses.
-
-    >>> bounds_around(Guarantee.unsliced(order=4, epsilon=1.0), 5)
-    (0.0316, 0.178, 1.0, 5.62, 31.6)
-    >>> bounds_around(GuessGuarantee(at_most=0.6), 5)
-    (0.5333, 0.5667, 0.6, 0.7333, 0.8667)
-    """
-    check_count(3, n_bounds=n_bounds)
-    half = n_bounds // 2
-    if not isinstance(claim, GuessGuarantee):
-        powers = [_REACH * step / half for step in range(-half, half + 1)]
-        return tuple(claim.bound if not x else float(f"{claim.bound * 10**x:.3g}") for x in powers)
-    steps = [i / (half + 1) for i in range(1, half + 1)]
-    below = [0.5 + (claim.at_most - 0.5) * step for step in steps]
-    above = [claim.at_most + (1 - claim.at_most) * step for step in steps]
-    rounded_shares = {share for x in (*below, *above) if 0.5 < (share := round(x, 4)) < 1}
-    return tuple(sorted({*rounded_shares, claim.at_most}))
-
-
 def sweep_points(
     certificate: Certificate,
     bounds: Sequence[float],
@@ -328,36 +273,29 @@ def sweep_points(
     to use another bound, certify again.
     """
     evidence = required_evidence(certificate)
-    stated = CertificateOptions.read_off(certificate.statement)
-    distance = float(certificate.statement["noise"]["implementation_delta"])
-    scales = np.array(certificate.statement["scenario"]["query"]["scales"])
-    order, full = unsliced_order(stated.target), evidence.full
-    coarse = full
-    if isinstance(full.differences, MatchingTables):
+    stated = CertificateOptions.read_off(certificate.released)
+    distance = certificate.released.noise.implementation_delta
+    scales = np.array(certificate.released.scenario.query.scales)
+    claim, full = stated.target, evidence.full
+    order, coarse = claim.reported_order, full
+    if full.differences is not None:
         coarse = attrs.evolve(full, differences=full.differences.coarsened(_MOST_ENTRIES))
-    has_closed_form = (
-        isinstance(stated.target, Guarantee)
-        and evidence.slices is not None
-        and isinstance(evidence.slices.differences, GapTables)
-    )
     points = []
     for done, bound in enumerate(bounds):
         progress(done, len(bounds))
-        target = stated.target.with_bound(bound)
-        options = attrs.evolve(stated, target=target, noise_std=None)
-        noise_std = _noise_or_none(evidence, options)
+        target = claim.with_bound(bound)
+        noise_std = _noise_or_none(evidence, target)
         tight_std = closed_form_std = None
-        if options.method is not None and options.method.rule == "tight":
-            tight_std = noise_std
-        elif options.method is not None:
-            tight_std = _noise_or_none(evidence, attrs.evolve(options, method=TIGHT))
-        if has_closed_form:
-            closed_form_std = _noise_or_none(evidence, attrs.evolve(options, method=CLOSED_FORM))
+        if claim.method is not None:
+            is_tight = claim.method.rule == "tight"
+            tight_std = noise_std if is_tight else _noise_or_none(evidence, target.by(TIGHT))
+            if claim.has_order:
+                closed_form_std = _noise_or_none(evidence, target.by(CLOSED_FORM))
         stds, epsilon, at_delta, variation = None, None, None, 1.0
         if noise_std:
             stds = noise_stds(full, noise_std) * scales
-            epsilon = _finite(full_cost(full, order, noise_std))
-            variation = released_variation(full_variation(coarse, noise_std), distance)
+            epsilon = _finite(full.divergence(order, noise_std))
+            variation = released_variation(coarse.variation(noise_std), distance)
             if delta is not None:
                 views = unsliced_views(coarse, noise_std, order, delta)
                 at_delta = _finite(min((view.epsilon for view in views), default=math.inf))
@@ -385,15 +323,17 @@ def what_if_training(
     None for several runs, for schedules, and for claims without an order.
     A sweep promises nothing: to use another epsilon, plan again.
     """
+    if not isinstance(certificate.statement, TrainingStatement):
+        return ()
     stated = TrainingClaim.read_off(certificate.statement)
     plan, guarantee = stated.runs[0], stated.guarantee()
     is_constant = len(stated.runs) == 1 and not np.ptp(plan.noise_multipliers)
-    if not is_constant or not isinstance(guarantee, Guarantee):
+    if not is_constant or not guarantee.has_order:
         return ()
     points = []
     for done, epsilon in enumerate(epsilons):
         progress(done, len(epsilons))
-        claim = attrs.evolve(guarantee, epsilon=epsilon)
+        claim = guarantee.with_bound(epsilon)
         multiplier, variation = None, 1.0
         with contextlib.suppress(CalibrationError):
             multiplier = calibrate_multiplier(
@@ -416,10 +356,10 @@ def stated_variation(certificate: Certificate) -> float:
     1, which is no bound, if the statement has none for the whole output.
     """
     statement = certificate.statement
-    if certificate.workflow == "training":
+    if isinstance(statement, TrainingStatement):
         return _training_variation(TrainingClaim.read_off(statement))
-    guess = statement["unsliced"]["guess"]
-    return 1.0 if guess is None else min(1.0, 2 * float(guess) - 1)
+    guess = statement.unsliced.guess
+    return 1.0 if guess is None else min(1.0, 2 * guess - 1)
 
 
 def _training_variation(claim: TrainingClaim) -> float:
@@ -440,18 +380,10 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
     evidence = required_evidence(certificate)
     claim, noise_std, slices = certificate.guarantee, certificate.noise_std, evidence.slices
     instances = _instances(evidence)
-    sliced = None
-    if slices is not None and isinstance(claim, Guarantee) and claim.is_sliced:
-        # As the claim aggregates them; without the term for drawn directions.
-        envelope = certificate.statement["method"]["envelope"]
-        costs = slice_costs(slices, claim.order, noise_std, envelope)
-        sliced = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
-    elif isinstance(claim, Guarantee) and claim.is_sliced:
-        sliced = sphere_costs(evidence.full, claim, noise_std)
-    gaps = None
-    if slices is not None and isinstance(slices.differences, GapTables):
-        gaps = slices.differences.worst().max(axis=1)
-    unsliced = full_costs(evidence.full, unsliced_order(claim), noise_std)
+    sliced, gaps = claim.instance_costs(evidence, noise_std), None
+    if slices is not None:
+        gaps = slices.differences.largest_gaps()
+    unsliced = evidence.full.divergences(claim.reported_order, noise_std)
     if len(unsliced) != len(instances):
         unsliced = np.full(len(instances), math.inf)
     rows = [
@@ -476,15 +408,16 @@ def costs_if_off(certificate: Certificate, shares: Sequence[float]) -> tuple[flo
     """
     evidence, claim = required_evidence(certificate), certificate.guarantee
     full, noise_std = evidence.full, certificate.noise_std
-    tables, guard = full.differences, certificate.statement["noise"]["shape"]["guard"]
-    if guard is None or full.from_range or not isinstance(tables, MatchingTables):
+    guard = certificate.released.noise.shape.guard
+    if guard is None or full.from_range or full.differences is None:
         return ()
     costs = []
     for share in shares:
-        more = 2 * share * math.sqrt(shift_limit(claim)) * noise_std * _UP
-        # What is declared equal may differ if a prior is off.
-        off = attrs.evolve(tables, gaps=tables.gaps + more, equal=np.zeros_like(tables.equal))
-        costs.append(unsliced_cost(attrs.evolve(full, differences=off), claim, noise_std))
+        more = 2 * share * math.sqrt(claim.distance_limit) * noise_std * _UP
+        off = full.differences.farther(more)
+        if off is None:
+            return ()
+        costs.append(claim.cost(attrs.evolve(full, differences=off), noise_std))
     return tuple(costs)
 
 
@@ -494,9 +427,10 @@ def slice_profile(certificate: Certificate) -> SliceProfile | None:
     slices, claim = evidence.slices, certificate.guarantee
     if slices is None or not claim.is_sliced or slices.missing.any() or slices.are_equal:
         return None
-    order = unsliced_order(claim)
-    envelope = certificate.statement["method"]["envelope"]
-    costs = slice_costs(slices, order, certificate.noise_std, envelope)
+    order, method = claim.reported_order, claim.method
+    if method is None:
+        return None
+    costs = slices.costs(order, certificate.noise_std, method.envelope)
     weights = slices.profile.weights
     averages, joints = (aggregate(name, order, costs, weights) for name in ("average", "joint"))
     hardest = int((averages if claim.notion == "average" else joints).argmax())
@@ -512,10 +446,10 @@ def slice_profile(certificate: Certificate) -> SliceProfile | None:
     )
 
 
-def _noise_or_none(evidence: Evidence, options: CertificateOptions) -> float | None:
+def _noise_or_none(evidence: Evidence, target: Claim) -> float | None:
     try:
-        return calibrated_noise(evidence, options)
-    except CalibrationError:
+        return target.least_noise(evidence)
+    except (CalibrationError, ArgumentError):  # no such noise, or no such method for this evidence
         return None
 
 

@@ -15,16 +15,17 @@ import numpy as np
 from pufferslice._core.checks import check_between, check_share, is_a
 from pufferslice._core.search import SAFETY
 from pufferslice._core.text import listed
-from pufferslice.calibration.epsilon_delta import (
+from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.limits import BY_PROGRAM, CONDITIONS, LIMITS, RUN_LIMITS, check_limits
+from pufferslice.certificate.statement import TrainingStatement, checked
+from pufferslice.claims import Claim, Guarantee, claim_of
+from pufferslice.claims.views import (
     DEFAULT_DELTAS,
     ORDERS,
     improved_epsilon_joint,
     paper_epsilon,
     unique_deltas,
 )
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.certificate.certificate import Certificate
-from pufferslice.certificate.limits import BY_PROGRAM, CONDITIONS, LIMITS, RUN_LIMITS, check_limits
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Accountant,
@@ -91,7 +92,11 @@ def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
     runs. Needs: runs with noise of their own, over one dataset.
     Source: lemma:adaptive_renyi_composition.
     """
-    claims = [TrainingClaim.read_off(certificate.statement) for certificate in certificates]
+    claims = [
+        TrainingClaim.read_off(certificate.statement)
+        for certificate in certificates
+        if isinstance(certificate.statement, TrainingStatement)
+    ]
     names = sorted({claim.data for claim in claims})
     if len(names) != 1:
         raise CertificateError(
@@ -148,15 +153,15 @@ class TrainingClaim:
                 delta_left(delta, self.differing)
 
     @classmethod
-    def read_off(cls, statement: Mapping[str, Any]) -> "TrainingClaim":
+    def read_off(cls, statement: TrainingStatement) -> "TrainingClaim":
         """The claim that a statement makes."""
         return cls(
-            data=statement["data"],
-            runs=tuple(TrainingPlan.from_json(run) for run in statement["runs"]),
-            noises=tuple(statement["noise"]),
-            deltas=tuple(dict.fromkeys(statement["deltas"])),
-            implementation_delta=statement["implementation_delta"],
-            limits=[code for code in statement["limits"] if code in RUN_LIMITS],
+            data=statement.data,
+            runs=tuple(TrainingPlan.from_json(run.to_json()) for run in statement.runs),
+            noises=tuple(statement.noise),
+            deltas=tuple(dict.fromkeys(statement.deltas)),
+            implementation_delta=statement.implementation_delta,
+            limits=[code for code in statement.limits if code in RUN_LIMITS],
         )
 
     @property
@@ -168,7 +173,7 @@ class TrainingClaim:
         """Cost of all runs together for the declared secret; see `secret_cost`."""
         return secret_cost(self.runs, order)
 
-    def guarantee(self) -> Guarantee | ApproximateGuarantee:
+    def guarantee(self) -> Claim:
         """What all runs together promise for the declared secret.
 
         If the differing records leave out a tail, that is an (epsilon, delta) claim at the first of
@@ -176,9 +181,8 @@ class TrainingClaim:
         """
         first = self.runs[0]
         if not self.differing.excess_probability:
-            return Guarantee(
-                notion=first.accountant.notion, order=first.order, epsilon=self.cost(first.order)
-            )
+            spent = {"order": first.order, "epsilon": self.cost(first.order)}
+            return claim_of({"notion": first.accountant.notion, **spent})
         delta = self.deltas[0]
         epsilon = secret_epsilon(
             self.runs, delta=delta, implementation_delta=self.implementation_delta
@@ -192,19 +196,18 @@ class TrainingClaim:
         return Guarantee.epsilon_delta(max(epsilon, _LEAST_EPSILON), delta)
 
 
-def training_statement(claim: TrainingClaim) -> dict[str, Any]:
+def training_statement(claim: TrainingClaim) -> TrainingStatement:
     """The whole public statement; deterministic in the claim."""
     guarantee = claim.guarantee()
     unsliced = guarantee.notion == "unsliced"
     accountants = dict.fromkeys(run.accountant for run in claim.runs)
-    is_renyi = isinstance(guarantee, Guarantee)
-    return {
+    values = {
         "workflow": "training",
         "data": claim.data,
         "runs": [run.to_json() for run in claim.runs],
-        "guarantee": guarantee.to_json(),
+        "guarantee": guarantee,
         "certifies": [
-            accountant.certifies if is_renyi else certifies_up_to_delta(accountant)
+            accountant.certifies if guarantee.has_order else certifies_up_to_delta(accountant)
             for accountant in accountants
         ],
         "draws_may_be_seen": [accountant.draws_may_be_seen for accountant in accountants],
@@ -217,6 +220,7 @@ def training_statement(claim: TrainingClaim) -> dict[str, Any]:
         "hypotheses": list(HYPOTHESES),
         "limits": _limits(claim, guarantee),
     }
+    return checked(TrainingStatement, values, "statement", CertificateError)
 
 
 def _views(claim: TrainingClaim) -> list[dict[str, Any]]:
@@ -256,7 +260,7 @@ def _one_record(claim: TrainingClaim) -> dict[str, Any]:
     }
 
 
-def _limits(claim: TrainingClaim, guarantee: Guarantee | ApproximateGuarantee) -> list[str]:
+def _limits(claim: TrainingClaim, guarantee: Claim) -> list[str]:
     present = {
         "more-may-differ": claim.differing.excess_probability > 0,
         "cap-simulated": claim.differing.failure_probability > 0,

@@ -4,17 +4,14 @@
 Everything here is computed from confidential numbers and must stay internal.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 import attrs
 
-from pufferslice._core.display import data_frame, html_of
+from pufferslice._core.display import Shown
 from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @final
@@ -37,7 +34,7 @@ class StatisticVerdict:
 
 @final
 @attrs.frozen(kw_only=True)
-class Verdict:
+class Verdict(Shown):
     """Every statistic of a release, and one sentence where it is not worth making."""
 
     statistics: tuple[StatisticVerdict, ...]
@@ -78,24 +75,19 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "statistics": self._rows,
+            "statistics": self.table_rows(),
             "yardstick": self.yardstick,
             "is_useful": self.is_useful,
             "sentence": self.sentence,
         }
 
-    to_dict = to_json
-
-    def to_pandas(self) -> "pd.DataFrame":
+    def table_rows(self) -> list[dict[str, Any]]:
         """One row per statistic."""
-        return data_frame(self._rows)
-
-    def _repr_html_(self) -> str:
-        return html_of([self.sentence], self._rows, str(self), internal=True)
-
-    @property
-    def _rows(self) -> list[dict[str, Any]]:
         return [attrs.asdict(statistic) for statistic in self.statistics]
+
+    def sentences(self) -> list[str]:
+        """The verdict in words."""
+        return [self.sentence]
 
     def __str__(self) -> str:
         names = [shown(statistic.name) for statistic in self.statistics]
@@ -122,15 +114,15 @@ def verdict(certificate: Certificate) -> Verdict:
     """
     evidence = required_evidence(certificate)
     spreads = evidence.confidential["spreads"]
-    statement, determined = certificate.statement, evidence.full.is_determined
-    scenario = statement["scenario"]
-    is_public = all(prior["source"] == "public_model" for prior in scenario["priors"])
-    of_rows = any(prior["kind"] == "rows" for prior in scenario["priors"])
-    by_constant = determined or is_public or scenario["distribution"] != "worlds"
+    statement, determined = certificate.released, evidence.full.is_determined
+    scenario = statement.scenario
+    is_public = all(prior.source == "public_model" for prior in scenario.priors)
+    of_rows = scenario.has_priors("rows")
+    by_constant = determined or is_public or scenario.distribution != "worlds"
     by_constant = by_constant and not of_rows
     rows = zip(
-        scenario["query"]["names"],
-        statement["noise"]["std_by_coordinate"],
+        scenario.query.names,
+        statement.noise.std_by_coordinate,
         spreads["difference"],
         spreads["constant"],
         spreads["size"],

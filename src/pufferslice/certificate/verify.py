@@ -7,28 +7,24 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
-import numpy as np
 
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import check_visible, required_evidence
+from pufferslice.certificate.release import CertificateOptions, release_statement
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import (
-    CertificateOptions,
-    release_statement,
-    spent_on,
+    Statement,
+    TrainingStatement,
+    read_scenario,
+    read_statement,
 )
 from pufferslice.certificate.training import TrainingClaim, training_statement
 from pufferslice.errors import PuffersliceError, escaped
-from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import GapTables
-from pufferslice.sensitivity.gaussian import GaussianPairs
-from pufferslice.sensitivity.rows import RowDifference
-from pufferslice.sensitivity.sensitivity import Slices
-from pufferslice.sensitivity.tables import MatchingTables
+from pufferslice.sensitivity.relations import broken_relations
 
 if TYPE_CHECKING:
     from pufferslice.certificate.rigorous import Proof
@@ -56,10 +52,6 @@ UNCHECKED_TRAINING: Final = {
 }
 """The same for training runs."""
 
-_ROOM: Final = 1 - 2.0**-20
-"""Room for rounding between two ways to compute one length."""
-_COARSE: Final = 0.5
-"""Tables are rounded up, each to its own digits; rounding never gives less than this share."""
 _RELATIVE: Final = 1e-9
 """Room for the last digits of another machine's exp and log."""
 _SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
@@ -122,12 +114,12 @@ def verify(
     that. With `rigorous` the claim and the unsliced numbers must also be proved in ball arithmetic
     (`Proof`), which leaves no room for rounding.
     """
-    training = certificate.statement.get("workflow") == "training"
+    training = certificate.workflow == "training"
     source = "the plan" if training else "the evidence"
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [] if unsigned is None else [unsigned]
     unchecked = dict(UNCHECKED_TRAINING if training else UNCHECKED)
-    if certificate.statement.get("total") is not None:
+    if not training and certificate.released.total is not None:
         unchecked["total"] = "whether it was fixed before the first release"
     if public_key is None and certificate.signature is not None:
         unchecked["signature"] = "whose it is, and whether it holds: no public key was given"
@@ -161,12 +153,12 @@ def scenario_problems(
     """
     if certificate.workflow == "training":
         return ["the certificate is about training runs; a scenario belongs to a release"]
-    statement, evidence = certificate.statement, required_evidence(certificate)
-    if statement["scenario"] != scenario.description():
+    statement, evidence = certificate.released, required_evidence(certificate)
+    if statement.scenario.to_json() != scenario.description():
         return ["the certificate was issued for another scenario: its description differs"]
     if evidence.confidential["distributions_digest"] != scenario.distributions_digest():
         return ["the certificate was issued for other distributions than this scenario has"]
-    options, noise_std = CertificateOptions.read_off(statement), statement["noise"]["std"]
+    options, noise_std = CertificateOptions.read_off(statement), statement.noise.std
     try:
         fresh = evidence.of_scenario(scenario, progress=progress, reuse=True)
         if options.target.is_sliced:
@@ -178,7 +170,7 @@ def scenario_problems(
         return [str(error)]
     return [
         f"{path} is {given(stated)} in the statement, the data give {given(right)}"
-        for path, stated, right in differences(statement, expected)
+        for path, stated, right in differences(statement.to_json(), expected.to_json())
         if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
     ]
 
@@ -190,33 +182,29 @@ def _is_safe(path: str, stated: object, recomputed: object) -> bool:
 
 
 def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
-    from pufferslice.certificate.schema import (  # noqa: PLC0415 - pydantic
-        check_scenario,
-        check_statement,
-    )
-
     statement = certificate.statement
     problems: list[str] = []
+    expected: Statement
     try:
-        check_statement(statement)
-        if certificate.workflow == "training":
+        read_statement(statement.to_json())
+        if isinstance(statement, TrainingStatement):
             expected = training_statement(TrainingClaim.read_off(statement))
         else:
             evidence = required_evidence(certificate)
-            check_scenario(evidence.scenario)
+            read_scenario(evidence.scenario)
             evidence.check()
             if certificate.shape != evidence.full.shape:
                 return ["the evidence is about another shape of noise than the statement"]
-            if broken := list(_broken_relations(evidence)):
-                return broken[:1]
+            for broken in broken_relations(evidence.full, evidence.slices, evidence.scenario):
+                return [broken]
             options = CertificateOptions.read_off(statement)
             expected = release_statement(evidence, options)
-            problems = _too_little_noise(evidence, options, statement["noise"]["std"])
+            problems = _too_little_noise(evidence, options, statement.noise.std)
     except PuffersliceError as error:
         return [str(error)]
     return problems + [
         f"{path} is {given(stated)} in the statement, {source} gives {given(right)}"
-        for path, stated, right in differences(statement, expected)
+        for path, stated, right in differences(statement.to_json(), expected.to_json())
     ]
 
 
@@ -224,7 +212,7 @@ def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
-    spent = spent_on(evidence, options, noise_std)
+    spent = options.target.spent(evidence, noise_std)
     if spent <= options.target.bound:
         return []
     return [f"the stated noise costs {spent!r}, more than the claim's {options.target.bound!r}"]
@@ -250,70 +238,3 @@ def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, 
             yield path, stated, right
     elif type(stated) is not type(right) or stated != right:
         yield path, stated, right
-
-
-def _broken_relations(evidence: Evidence) -> Iterator[str]:
-    """What cannot be true of any scenario, in sentences; nothing for evidence that was issued."""
-    full, tables = evidence.full, None if evidence.slices is None else evidence.slices.differences
-    kinds = {prior["kind"] for prior in evidence.scenario["priors"]}
-    for part in (full.differences, tables):
-        known: dict[str, type] = {"gaussian": GaussianPairs, "rows": RowDifference}
-        for kind, differences_of in known.items():
-            if part is not None and (kinds == {kind}) != isinstance(part, differences_of):
-                yield "the statement gives the priors another kind than the evidence"
-    if isinstance(full.differences, RowDifference):
-        yield from _of_range(evidence, full.differences)
-    ranged = evidence.scenario["query"]["range"] is not None
-    if full.differences is None and (kinds != {"sampled"} or ranged):
-        yield "the evidence of the whole output is missing, and these priors have it"
-    if isinstance(full.differences, MatchingTables) and full.from_range:
-        yield from _in_range(evidence, full.differences)
-    elif (
-        isinstance(full.differences, MatchingTables)
-        and isinstance(tables, GapTables)
-        and (full.differences.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any()
-    ):
-        yield "a coupling's largest distance is below a gap along a slice, which cannot be"
-    if evidence.slices is not None and evidence.slices.plain is not None:
-        yield from _in_bands(evidence.slices, evidence.slices.plain)
-
-
-def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
-    """A bound from a range is at least the diameter of the range that is stated."""
-    scenario = evidence.scenario
-    stated = range_of(scenario["query"]["range"])
-    if stated is None:
-        yield "a bound from a range is used, but no range is stated"
-        return
-    scales = np.array(scenario["query"]["scales"], dtype=np.float64)
-    shape = evidence.full.shape
-    diameter = stated.diameter(scales) if shape is None else shape.diameter(stated, scales)
-    if full.worst().min() < diameter * _ROOM:
-        yield "the bound from the range is below the diameter of the stated range"
-
-
-def _of_range(evidence: Evidence, rows: RowDifference) -> Iterator[str]:
-    """As many rows differ as the stated range of secrets needs."""
-    secret = evidence.scenario["secret"]
-    mean = secret["n_differing"]
-    mean_square = mean**2
-    if secret.get("design") == "independent":
-        mean = secret["n_rows"] * secret["within"]
-        mean_square = mean**2 + mean * (1 - secret["within"])
-    if (rows.counts < np.array([mean, mean_square]) * _ROOM).any():
-        yield "fewer rows differ in the evidence than the stated range of secrets needs"
-
-
-def _in_bands(slices: Slices, plain: GapTables) -> Iterator[str]:
-    """Bands lie around the samples: on covered levels their gaps are at least the samples' own."""
-    tables, beyond, missing = slices.differences, slices.beyond, slices.missing[:, None]
-    if not isinstance(tables, GapTables):
-        return
-    least = tables.means() * (1 - missing) + missing * plain.worst()
-    narrow = (least < plain.means() * _COARSE).any()
-    if narrow or (not missing.any() and (tables.worst() < plain.worst() * _ROOM).any()):
-        yield "the bands are narrower than what the samples themselves show"
-    if beyond is not None:
-        low = tables.means() < beyond.means() * (beyond.totals / tables.totals)[:, None] * _COARSE
-        if low.any() or (tables.worst() < beyond.worst() * _ROOM).any():
-            yield "the gaps leave out what counts at the public range beyond the bands"

@@ -9,35 +9,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_FLOOR, Context
 from typing import Any, Final
 
-import numpy as np
-from scipy.special import ndtr
-
-from pufferslice._core.text import MOST_SHOWN, escaped_texts, listed, quoted, shown
-from pufferslice.calibration.epsilon_delta import View, ViewRule, best_views, gaussian_delta
-from pufferslice.calibration.fit import shift_limit
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-    GuessGuarantee,
-    at_most,
-    claim_of,
-    in_full,
-    percent_at_most,
-)
-from pufferslice.calibration.guessing import released_delta
+from pufferslice._core.numbers import at_most, in_full, percent_at_most
+from pufferslice._core.text import MOST_SHOWN, listed, quoted, shown
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.statement import (
+    PlanPart,
+    ProfilePart,
+    ReleaseStatement,
+    SamplingPart,
+    ScenarioPart,
+    ShareSecret,
+    SizeSecret,
+    Statement,
+    TrainingStatement,
+    UnslicedPart,
+    ViewPart,
+    WholeSpherePart,
+    WorldsSecret,
+)
+from pufferslice.claims import Claim
+from pufferslice.claims.views import ViewRule, best_views
 from pufferslice.learning.plan import HYPOTHESES
-from pufferslice.queries.ranges import Box, range_of, range_words
-from pufferslice.sensitivity.profiles import WHOLE_SPHERE
-
-CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
-"""What a reader can do about a statement or evidence that nobody issued."""
+from pufferslice.noise.decision import INTERVAL_STDS
+from pufferslice.queries.ranges import Box, range_words
 
 INSECURE: Final = "INSECURE (seeded test noise, never publish)"
-
-INTERVAL_STDS: Final = 1.959963984540054
-"""Half-width of a 95 % interval, in standard deviations."""
 
 _MOST_PAIRS_NAMED: Final = 6
 _NEARLY_EQUAL: Final = 0.99
@@ -51,67 +47,69 @@ _VIEW_RULES: Final[Mapping[ViewRule, str]] = {
 }
 
 
-def prose_of(statement: Mapping[str, Any], digest: str) -> str:
+def prose_of(statement: Statement, digest: str) -> str:
     """The whole statement as text, in the order a reader asks; bounds are rounded up."""
-    statement = escaped_texts(statement)
-    of_workflow = _training_parts if statement["workflow"] == "training" else _release_parts
+    statement = statement.escaped()
+    if isinstance(statement, TrainingStatement):
+        parts = _training_parts(statement)
+    else:
+        parts = _release_parts(statement)
     limits = "Limits:\n" + _bullets(limit_sentences(statement))
-    first = first_lines(statement)
-    parts = [f"Certificate {digest[:16]}", first, *of_workflow(statement), limits]
+    parts = [f"Certificate {digest[:16]}", first_lines(statement), *parts, limits]
     return "\n\n".join(part for part in parts if part)
 
 
-def _release_parts(statement: Mapping[str, Any]) -> list[str]:
-    earlier = ", ".join(release[:12] for release in statement["earlier_releases"])
+def _release_parts(statement: ReleaseStatement) -> list[str]:
+    earlier = ", ".join(release[:12] for release in statement.earlier_releases)
     return [
         _whole_output(statement),
         _claim(statement),
         total_sentence(statement),
-        _views(statement["views"]),
-        _query(statement["scenario"]),
-        _priors(statement["scenario"]),
+        _views(statement.views),
+        _query(statement.scenario),
+        _priors(statement.scenario),
         _noise(statement),
         "\n".join(shape_sentences(statement)),
-        clipping_sentence(statement["scenario"]),
-        _shares(statement["sampling"]),
+        clipping_sentence(statement.scenario),
+        _shares(statement.sampling),
         earlier and f"Earlier releases that this certificate does not cover jointly: {earlier}.",
     ]
 
 
-def first_lines(statement: Mapping[str, Any]) -> str:
+def first_lines(statement: Statement) -> str:
     """Three lines for every reader: what is protected, the noise, how often guesses are right."""
-    statement = escaped_texts(statement)
-    if statement["workflow"] == "training":
+    statement = statement.escaped()
+    if isinstance(statement, TrainingStatement):
         return _first_training_lines(statement)
-    names = statement["scenario"]["query"]["names"]
+    names = statement.scenario.query.names
     return (
-        f"{protected_sentence(statement['scenario'])}\n"
-        f"{noise_sentence(names, statement['noise']['std_by_coordinate'])}\n"
-        f"{guess_sentence(statement['unsliced']['guess'])}{doubt_sentence(statement)}"
+        f"{protected_sentence(statement.scenario)}\n"
+        f"{noise_sentence(names, statement.noise.std_by_coordinate)}\n"
+        f"{guess_sentence(statement.unsliced.guess)}{doubt_sentence(statement)}"
     )
 
 
-def doubt_sentence(statement: Mapping[str, Any]) -> str:
+def doubt_sentence(statement: Statement) -> str:
     """How likely samples mislead; empty where nothing was sampled. Begins with a space."""
-    failure = statement["failure_probability"]
+    failure = statement.failure_probability
     return f" All of this holds except with probability {in_full(failure)}." if failure else ""
 
 
-def table_rows(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
+def table_rows(statement: Statement) -> list[dict[str, Any]]:
     """The noise of each statistic; of training, each run."""
-    if statement["workflow"] == "training":
+    if isinstance(statement, TrainingStatement):
         return [
             {
-                "n_steps": run["n_steps"],
-                "n_records": run["sampling"]["n_records"],
-                "sampling": run["sampling"]["kind"],
-                "accountant": run["accountant"],
-                "least_noise_multiplier": min(run["noise_multipliers"]),
-                "largest_noise_multiplier": max(run["noise_multipliers"]),
+                "n_steps": run.n_steps,
+                "n_records": run.n_records,
+                "sampling": run.sampling.kind,
+                "accountant": run.accountant,
+                "least_noise_multiplier": min(run.noise_multipliers),
+                "largest_noise_multiplier": max(run.noise_multipliers),
             }
-            for run in statement["runs"]
+            for run in statement.runs
         ]
-    names, stds = statement["scenario"]["query"]["names"], statement["noise"]["std_by_coordinate"]
+    names, stds = statement.scenario.query.names, statement.noise.std_by_coordinate
     return [
         {"statistic": name, "noise_std": std, "within_95_percent": INTERVAL_STDS * std}
         for name, std in zip(names, stds, strict=True)
@@ -136,39 +134,39 @@ def noise_sentence(names: Sequence[str], stds: Sequence[float]) -> str:
     )
 
 
-def _training_parts(statement: Mapping[str, Any]) -> list[str]:
-    distance, noise = statement["implementation_delta"], list(statement["noise"])
+def _training_parts(statement: TrainingStatement) -> list[str]:
+    distance, noise = statement.implementation_delta, list(statement.noise)
     if distance:
         noise.append(f"Sampling error of all noise at most {at_most(distance)} in total variation.")
     return [
-        f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
-        + "\n".join(map(_run, statement["runs"])),
-        f"Claim: {claim_of(statement['guarantee'])}.\n" + "\n".join(statement["certifies"]),
-        "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
+        f"Training on {quoted(statement.data)}, {len(statement.runs)} run(s):\n"
+        + "\n".join(map(_run, statement.runs)),
+        f"Claim: {statement.guarantee}.\n" + "\n".join(statement.certifies),
+        "Who may see the batch draws:\n" + "\n".join(statement.draws_may_be_seen),
         "Noise:\n" + "\n".join(noise),
-        _views(statement["views"]),
+        _views(statement.views),
         f"One record:\n{record_sentence(statement)}\nThis needs:\n"
         + _bullets(record_conditions(statement)),
-        "Hypotheses:\n" + _bullets(HYPOTHESES[code] for code in statement["hypotheses"]),
+        "Hypotheses:\n" + _bullets(HYPOTHESES[code] for code in statement.hypotheses),
     ]
 
 
-def _first_training_lines(statement: Mapping[str, Any]) -> str:
+def _first_training_lines(statement: TrainingStatement) -> str:
     """The same three lines about runs: the secret, the noise, and what a single record gets."""
-    runs, record = statement["runs"], statement["one_record"]
-    differing = "; ".join(dict.fromkeys(differing_words(run["differing"]) for run in runs))
-    averaged = statement["guarantee"]["notion"] == "average_over_batches"
-    multipliers = [multiplier for run in runs for multiplier in run["noise_multipliers"]]
+    runs, record = statement.runs, statement.one_record
+    differing = "; ".join(dict.fromkeys(differing_words(run.differing) for run in runs))
+    averaged = statement.guarantee.notion == "average_over_batches"
+    multipliers = [multiplier for run in runs for multiplier in run.noise_multipliers]
     ends = dict.fromkeys(f"{end:.3g}" for end in (min(multipliers), max(multipliers)))
-    single = f"no epsilon can be stated at delta {in_full(record['delta'])}"
-    if record["epsilon_at_delta"] is not None:
+    single = f"no epsilon can be stated at delta {in_full(record.delta)}"
+    if record.epsilon_at_delta is not None:
         single = (
-            f"differential privacy with epsilon {at_most(record['epsilon_at_delta'])} at delta "
-            f"{in_full(record['delta'])}"
+            f"differential privacy with epsilon {at_most(record.epsilon_at_delta)} at delta "
+            f"{in_full(record.delta)}"
         )
     return (
         f"Protected{', on average over batch draws only' if averaged else ''}: from which of two "
-        f"worlds the records of {quoted(statement['data'])} come ({differing}).\n"
+        f"worlds the records of {quoted(statement.data)} come ({differing}).\n"
         f"Noise on each number of every step: standard deviation {' to '.join(ends)} times the "
         "clip norm, which is the most that one record can add.\n"
         f"Any single record: {single}, under the conditions of the certificate."
@@ -185,97 +183,95 @@ def differing_words(differing: Mapping[str, Any]) -> str:
     return str(differing.get("origin", f"each record differs with probability {chance}"))
 
 
-def limit_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
+def limit_sentences(statement: Statement) -> tuple[str, ...]:
     """What a certificate does not cover, in words."""
-    if statement["workflow"] == "training":
-        failure = at_most(statement["failure_probability"])
-        return tuple(
-            LIMITS[code].format(failure_probability=failure) for code in statement["limits"]
-        )
-    scenario = statement["scenario"]
-    facts = {"n_dropped": scenario["rows_dropped"], "clipped": _clipped_secrets(scenario)}
-    return tuple(RELEASE_LIMITS[code].format(**facts) for code in statement["limits"])
+    if isinstance(statement, TrainingStatement):
+        failure = at_most(statement.failure_probability)
+        return tuple(LIMITS[code].format(failure_probability=failure) for code in statement.limits)
+    scenario = statement.scenario
+    facts = {"n_dropped": scenario.rows_dropped, "clipped": _clipped_secrets(scenario)}
+    return tuple(RELEASE_LIMITS[code].format(**facts) for code in statement.limits)
 
 
-def clipping_sentence(scenario: Mapping[str, Any]) -> str:
+def clipping_sentence(scenario: ScenarioPart) -> str:
     """Under which secrets the public range cuts off values of the query; empty if under none."""
     clipped = _clipped_secrets(scenario)
     return RELEASE_LIMITS["range-clips-data"].format(clipped=clipped) if clipped else ""
 
 
-def _clipped_secrets(scenario: Mapping[str, Any]) -> str:
+def _clipped_secrets(scenario: ScenarioPart) -> str:
     return " and ".join(
         f"{how} values under {len(secrets)} secret{'s' if len(secrets) > 1 else ''} "
         f"({listed(secrets, quoted)})"
         for how in ("all", "some")
-        if (secrets := scenario["clipped"][how])
+        if (secrets := getattr(scenario.clipped, how))
     )
 
 
-def protected_sentence(scenario: Mapping[str, Any]) -> str:
+def protected_sentence(scenario: ScenarioPart) -> str:
     """The secret, and which of its values must not be told apart."""
-    secret = scenario["secret"]
-    if "n_differing" in secret:
+    secret = scenario.secret
+    if isinstance(secret, ShareSecret | SizeSecret):
         return f"Protected: {range_words_of(secret)}{adversary_words(secret)}."
-    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
-    pairs = scenario["pairs"]
+    columns = [secret.worlds] if isinstance(secret, WorldsSecret) else secret.columns
+    pairs = scenario.pairs
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
     return (
         f"Protected: the secret {' and '.join(map(quoted, columns))} "
-        f"({len(scenario['secrets'])} values). "
+        f"({len(scenario.secrets)} values). "
         f"Not to be told apart: {named}{more}."
     )
 
 
-def range_words_of(secret: Mapping[str, Any]) -> str:
+def range_words_of(secret: ShareSecret | SizeSecret) -> str:
     """Which values of a secret must not be told apart, where they are a range.
 
-    >>> range_words_of({"share_of": "ill = yes", "within": 0.05})
-    "any two shares of 'ill = yes' at most 5 points apart"
+    >>> range_words_of(SizeSecret(size_of="shop", ratio=1.1, up_to=1_000, n_differing=90))
+    "any two sizes of 'shop' within a factor of 1.1, up to 1,000 rows"
     """
-    if "share_of" in secret:
-        points = f"{100 * secret['within']:.6g}"
+    if isinstance(secret, ShareSecret):
+        points = f"{100 * secret.within:.6g}"
         unit = "point" if points == "1" else "points"
-        return f"any two shares of {quoted(secret['share_of'])} at most {points} {unit} apart"
+        return f"any two shares of {quoted(secret.share_of)} at most {points} {unit} apart"
     return (
-        f"any two sizes of {quoted(secret['size_of'])} within a factor of {secret['ratio']:g}, up "
-        f"to {secret['up_to']:,} rows"
+        f"any two sizes of {quoted(secret.size_of)} within a factor of {secret.ratio:g}, up "
+        f"to {secret.up_to:,} rows"
     )
 
 
-def adversary_words(secret: Mapping[str, Any]) -> str:
+def adversary_words(secret: ShareSecret | SizeSecret) -> str:
     """From whom a range of secrets is hidden; begins with a comma."""
-    n_differing = f"{secret['n_differing']:,}"
-    if secret.get("design") == "independent":
+    n_differing = f"{secret.n_differing:,}"
+    if isinstance(secret, ShareSecret) and secret.design == "independent":
         return f", on average over the other rows; about {n_differing} rows make the difference"
     return f", even from someone who knows every row but the {n_differing} that make the difference"
 
 
-def _query(scenario: Mapping[str, Any]) -> str:
-    query, n = scenario["query"], len(scenario["query"]["names"])
-    limits, clipped = range_of(query["range"]), ""
+def _query(scenario: ScenarioPart) -> str:
+    query, n = scenario.query, len(scenario.query.names)
+    limits, clipped = query.limits, ""
     if limits is not None:
         words = range_words(limits)
         if isinstance(limits, Box):
-            words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
+            words = [f"{name} to {ends}" for name, ends in zip(query.names, words, strict=True)]
         clipped = f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
     return (
-        f"One release is {scenario['one_release_is']}.\n"
-        f"Query: {query['kind']} with {n} coordinate{'s' if n > 1 else ''}: "
-        f"{', '.join(map(shown, query['names']))}.{clipped}"
+        f"One release is {scenario.one_release_is}.\n"
+        f"Query: {query.kind} with {n} coordinate{'s' if n > 1 else ''}: "
+        f"{', '.join(map(shown, query.names))}.{clipped}"
     )
 
 
-def _priors(scenario: Mapping[str, Any]) -> str:
-    if any(prior["kind"] == "rows" for prior in scenario["priors"]):
-        (prior,) = scenario["priors"]
-        where = prior["source"].replace("_", " ")
-        return f"The noise was fitted to {prior['origin']} ({where})."
+def _priors(scenario: ScenarioPart) -> str:
+    if scenario.has_priors("rows"):
+        (prior,) = scenario.priors
+        where = prior.source.replace("_", " ")
+        return f"The noise was fitted to {prior.origin} ({where})."
     lines = [
-        f"  - {shown(prior['name'])}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
-        f"{prior['origin']}"
-        for prior in scenario["priors"]
+        f"  - {shown(prior.name)}: {prior.kind}, from {prior.source.replace('_', ' ')}: "
+        f"{prior.origin}"
+        for prior in scenario.priors
     ]
     return (
         "Protects against anyone whose background knowledge is one of these priors:\n"
@@ -283,115 +279,114 @@ def _priors(scenario: Mapping[str, Any]) -> str:
     )
 
 
-def _claim(statement: Mapping[str, Any]) -> str:
-    claim, method, noise = claim_of(statement["guarantee"]), statement["method"], statement["noise"]
-    failure, spent = statement["failure_probability"], statement["spent"]
-    rows = _has_priors(statement, "rows")
+def _claim(statement: ReleaseStatement) -> str:
+    claim, method, noise = statement.guarantee, statement.method, statement.noise
+    failure, spent = statement.failure_probability, statement.spent
+    rows = statement.scenario.has_priors("rows")
     sure = (
         ("for rows as described below" if rows else "under the declared priors")
         if failure == 0
         else f"except with probability {in_full(failure)}"
     )
-    along = _along(statement["profile"]) if claim.is_sliced else " for the whole output"
+    along = _along(statement.profile)
     rule = ""
     if method is not None:
-        rule = f" ({method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')})"
+        rule = f" ({method.rule.replace('_', ' ')}, {method.envelope.replace('_', ' ')})"
     reason = ""
-    if not noise["calibrated"]:
+    if not noise.calibrated:
         reason = (
             "\nThe noise was chosen by the data holder, raised to hide one row, or rounded up; it "
             "is more than the claim needs."
         )
-    elif noise["std"] and not isinstance(claim, GuessGuarantee) and spent < claim.bound / 2:
+    elif noise.std and claim.free + spent < claim.bound / 2:
         reason = (
             "\nThe variation of the data already hides the secret this well, so only the minimum "
             "noise is added."
         )
-    cost = f"The noise costs {at_most(spent)} of {in_full(claim.bound)}{rule}."
-    if isinstance(claim, GuessGuarantee):
-        cost = f"With this noise, guesses are right at most {percent_at_most(spent)} of the time."
-    return f"Claim: {claim}{along}, {sure}.\n{cost}{reason}"
+    return f"Claim: {claim}{along}, {sure}.\n{claim.cost_words(spent, rule)}{reason}"
 
 
-def total_sentence(statement: Mapping[str, Any]) -> str:
+def total_sentence(statement: ReleaseStatement) -> str:
     """What a release counts of a total that was fixed beforehand; empty without one."""
-    if statement["total"] is None:
+    if statement.total is None:
         return ""
     return (
-        f"Total: this release counts {at_most(statement['spent'])} of the "
-        f"{in_full(statement['total'])} that was fixed beforehand for all releases of this secret."
+        f"Total: this release counts {at_most(statement.spent)} of the "
+        f"{in_full(statement.total)} that was fixed beforehand for all releases of this secret."
     )
 
 
-def _along(profile: Mapping[str, Any]) -> str:
-    if profile["kind"] == WHOLE_SPHERE:
-        return f" along the whole sphere of {profile['dim']} dimensions, in closed form"
-    where = f"{profile['dim']} dimensions (profile {profile['digest'][:12]})"
-    if profile["kind"] == "sphere":
-        return f" along the whole sphere of {where}, known by {profile['n_directions']} directions"
+def _along(profile: ProfilePart | WholeSpherePart | None) -> str:
+    if profile is None:
+        return " for the whole output"
+    if isinstance(profile, WholeSpherePart):
+        return f" along the whole sphere of {profile.dim} dimensions, in closed form"
+    where = f"{profile.dim} dimensions (profile {profile.digest[:12]})"
+    if profile.kind == "sphere":
+        return f" along the whole sphere of {where}, known by {profile.n_directions} directions"
     equal = ""
-    if profile["effective_slices"] < _NEARLY_EQUAL * profile["n_directions"]:
+    if profile.effective_slices < _NEARLY_EQUAL * profile.n_directions:
         equal = (
-            f", weighted like {profile['effective_slices']:.3g} equal ones; the largest weight is "
-            f"{profile['largest_weight']:.3g}"
+            f", weighted like {profile.effective_slices:.3g} equal ones; the largest weight is "
+            f"{profile.largest_weight:.3g}"
         )
-    return f" along {profile['n_directions']} slices of {where}{equal}"
+    return f" along {profile.n_directions} slices of {where}{equal}"
 
 
-def _shares(sampling: Mapping[str, Any] | None) -> str:
+def _shares(sampling: SamplingPart | None) -> str:
     """What the noise is due to, for distributions or slices that were sampled."""
     if sampling is None:
         return ""
     lines = []
-    if sampling["band"] is not None:
-        beyond = "count at the public range" if sampling["tails"] == "at_range" else "are in delta"
+    if sampling.band is not None:
+        beyond = "count at the public range" if sampling.tails == "at_range" else "are in delta"
         lines.append(
-            f"Sampled distributions are bounded by {sampling['band'].replace('_', ' ')}; the "
+            f"Sampled distributions are bounded by {sampling.band.replace('_', ' ')}; the "
             f"tails {beyond}."
         )
-    if sampling["delta_of_tails"] is not None:
-        lines.append(f"Of delta, {at_most(sampling['delta_of_tails'])} is for the tails.")
-    if sampling["noise_shares"] is not None:
-        parts = ", ".join(f"{name} {x:.1%}" for name, x in sampling["noise_shares"].items())
+    if sampling.delta_of_tails is not None:
+        lines.append(f"Of delta, {at_most(sampling.delta_of_tails)} is for the tails.")
+    if sampling.noise_shares is not None:
+        parts = ", ".join(f"{name} {x:.1%}" for name, x in sampling.noise_shares)
         lines.append(f"Shares of the noise: {parts}.")
     return "\n".join(lines)
 
 
-def _noise(statement: Mapping[str, Any]) -> str:
-    noise, names = statement["noise"], statement["scenario"]["query"]["names"]
-    stds = zip(names, noise["std_by_coordinate"], strict=True)
+def _noise(statement: ReleaseStatement) -> str:
+    noise, names = statement.noise, statement.scenario.query.names
+    stds = zip(names, noise.std_by_coordinate, strict=True)
     lines = [f"  {shown(name)}: {std:.6g}" for name, std in stds]
     return (
-        f"Noise: Gaussian on a grid, standard deviation {noise['std']:.6g} in scaled coordinates"
-        f"{'' if noise['shape']['whitening'] is None else ' (root mean square)'}; in your units:\n"
+        f"Noise: Gaussian on a grid, standard deviation {noise.std:.6g} in scaled coordinates"
+        f"{'' if noise.shape.whitening is None else ' (root mean square)'}; in your units:\n"
         + "\n".join(lines)
-        + f"\n  generator {noise['generator']}, sampling error at most "
-        f"{at_most(noise['implementation_delta'])} in total variation"
+        + f"\n  generator {noise.generator}, sampling error at most "
+        f"{at_most(noise.implementation_delta)} in total variation"
     )
 
 
-def shape_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
+def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
     """The shape of the noise in words: how it was decided, its guard, how near the best it is."""
-    claim, noise = claim_of(statement["guarantee"]), statement["noise"]
-    if claim.is_sliced or not noise["std"]:
+    claim, noise = statement.guarantee, statement.noise
+    if claim.is_sliced or not noise.std:
         return ()
-    shape = noise["shape"]
-    correlated = any(any(row[:i]) for i, row in enumerate(shape["whitening"] or ()))
+    shape = noise.shape
+    correlated = any(any(row[:i]) for i, row in enumerate(shape.whitening or ()))
     how = {
         "fitted": "fitted to the secret",
         "diagonal": "fitted to the secret, each statistic by itself",
         "isotropic": "the same in every direction of the scaled coordinates",
         "given": "a public covariance that the data holder chose",
-    }[shape["kind"]]
+    }[shape.kind]
     alike = "the noise of different statistics is correlated" if correlated else "no correlation"
     sentences = [f"Shape of the noise: {how}; {alike}.", _guard(statement, claim)]
-    if shape["gap"] is not None:
-        share = max(1, math.ceil(shape["gap"] * 10_000)) / 100
-        plain = " without correlation" if shape["kind"] == "diagonal" else ""
+    if shape.gap is not None:
+        share = max(1, math.ceil(shape.gap * 10_000)) / 100
+        plain = " without correlation" if shape.kind == "diagonal" else ""
         best_for = "for the couplings that it was fitted to"
         if _is_determined(statement):
             best_for = "for this claim"
-        elif _has_priors(statement, "sampled"):
+        elif statement.scenario.has_priors("sampled"):
             best_for = "for this range"
         sentences.append(
             f"Its total variance is within {share:g}\u00a0% of the best Gaussian noise{plain} "
@@ -400,35 +395,31 @@ def shape_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _is_determined(statement: Mapping[str, Any]) -> bool:
+def _is_determined(statement: ReleaseStatement) -> bool:
     """Whether the statement says that the query has one value under each secret."""
-    return statement["scenario"]["distribution"] == "groups" or statement["total"] is not None
+    return statement.scenario.distribution == "groups" or statement.total is not None
 
 
-def _has_priors(statement: Mapping[str, Any], kind: str) -> bool:
-    return any(prior["kind"] == kind for prior in statement["scenario"]["priors"])
-
-
-def _guard(statement: Mapping[str, Any], claim: Claim) -> str:
+def _guard(statement: ReleaseStatement, claim: Claim) -> str:
     r"""What the guard hides, and what priors that are off cost.
 
     If each true distribution is within a share t of the guard of the declared one, every coupled
     distance grows by at most $2 t \sqrt{c}$ times the noise, c the squared distance that the claim
     allows between two points.
     """
-    guard, query = statement["noise"]["shape"]["guard"], statement["scenario"]["query"]
+    guard, query = statement.noise.shape.guard, statement.scenario.query
     if guard is None:
         return ""
-    alone = f"{shown(query['names'][0])} alone by {_at_least(guard * query['scales'][0])}"
+    alone = f"{shown(query.names[0])} alone by {_at_least(guard * query.scales[0])}"
     hidden = (
         f"Guard: every shift of the output by up to {_at_least(guard)} in scaled coordinates "
         f"({alone}) is hidden as well as the claim says."
     )
-    if any(_has_priors(statement, kind) for kind in ("gaussian", "sampled", "rows")):
+    if any(statement.scenario.has_priors(kind) for kind in ("gaussian", "sampled", "rows")):
         return hidden
     if _is_determined(statement):
-        delta = statement["noise"]["implementation_delta"]
-        tenth, whole = (_cost_if_off(claim, share, delta) for share in (0.1, 1.0))
+        delta = statement.noise.implementation_delta
+        tenth, whole = (claim.whole.words_if_off(share, delta) for share in (0.1, 1.0))
         return (
             f"{hidden} If a prior is wrong by a tenth of the guard, the cost is {tenth}; by the "
             f"whole guard, {whole}."
@@ -440,42 +431,30 @@ def _guard(statement: Mapping[str, Any], claim: Claim) -> str:
     )
 
 
-def _cost_if_off(claim: Claim, share: float, implementation_delta: float) -> str:
-    """The claim about two points that are farther apart than declared by twice this share."""
-    ratio = math.sqrt(shift_limit(claim)) * (1 + 2 * share)
-    if isinstance(claim, Guarantee):
-        return f"epsilon {at_most(claim.epsilon * (1 + 2 * share) ** 2)}"
-    if isinstance(claim, ApproximateGuarantee):
-        ideal = float(gaussian_delta(np.array(ratio), claim.epsilon))
-        delta = released_delta(ideal, claim.epsilon, implementation_delta)
-        return f"delta {at_most(delta)}"
-    return f"{percent_at_most(float(ndtr(ratio / 2)) + implementation_delta)} right guesses"
-
-
 def _at_least(value: float) -> str:
     """Three digits, rounded down."""
     return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(value)):.3g}"
 
 
-def _whole_output(statement: Mapping[str, Any]) -> str:
-    unsliced, claim = statement["unsliced"], claim_of(statement["guarantee"])
-    if _has_priors(statement, "rows"):
+def _whole_output(statement: ReleaseStatement) -> str:
+    unsliced, claim = statement.unsliced, statement.guarantee
+    if statement.scenario.has_priors("rows"):
         return ""
-    if unsliced["epsilon"] is None:
-        return f"{unsliced_sentence(unsliced)} ({unsliced['from']})."
+    if unsliced.epsilon is None:
+        return f"{unsliced_sentence(unsliced)} ({unsliced.source})."
     compared = ""
-    if isinstance(claim, Guarantee) and claim.is_sliced:
-        compared = f"; {unsliced['epsilon'] / claim.epsilon:.3g} times the claim's epsilon"
-    return f"{unsliced_sentence(unsliced)}, from {unsliced['from']}{compared}."
+    if claim.is_sliced and claim.has_order:
+        compared = f"; {unsliced.epsilon / claim.bound:.3g} times the claim's epsilon"
+    return f"{unsliced_sentence(unsliced)}, from {unsliced.source}{compared}."
 
 
-def unsliced_sentence(unsliced: Mapping[str, Any]) -> str:
+def unsliced_sentence(unsliced: UnslicedPart) -> str:
     """What the noise costs in all dimensions, without the full stop."""
-    if unsliced["epsilon"] is None:
+    if unsliced.epsilon is None:
         return "Unsliced (the released bits): no finite bound"
     return (
-        f"Unsliced (the released bits): at most {at_most(unsliced['epsilon'])} at order "
-        f"{in_full(unsliced['order'])}"
+        f"Unsliced (the released bits): at most {at_most(unsliced.epsilon)} at order "
+        f"{in_full(unsliced.order)}"
     )
 
 
@@ -490,56 +469,56 @@ def guess_sentence(guess: float | None) -> str:
     )
 
 
-def unsliced_first(views: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def unsliced_first(views: Iterable[ViewPart]) -> list[ViewPart]:
     """Views with those of the whole output in front."""
-    return sorted(views, key=lambda view: view["scope"] != "unsliced")
+    return sorted(views, key=lambda view: view.scope != "unsliced")
 
 
-def _views(views: list[Mapping[str, Any]]) -> str:
+def _views(views: Sequence[ViewPart]) -> str:
     if not views:
         return ""
-    best = best_views(View(**view) for view in views)
+    best = best_views(views)
     lines = [
-        f"  {view['scope']} ({at_most(view['epsilon'])}, {in_full(view['delta'])}) "
-        f"by {_VIEW_RULES[view['rule']]}{' (smallest)' if View(**view) in best else ''}"
+        f"  {view.scope} ({at_most(view.epsilon)}, {in_full(view.delta)}) "
+        f"by {_VIEW_RULES[view.rule]}{' (smallest)' if view in best else ''}"
         for view in unsliced_first(views)
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)
 
 
-def record_sentence(statement: Mapping[str, Any]) -> str:
+def record_sentence(statement: TrainingStatement) -> str:
     """What one record gets, in words, with the accountants that bound it."""
-    record = statement["one_record"]
-    names = " and ".join(name.replace("_", " ") for name in record["accountants"])
+    record = statement.one_record
+    names = " and ".join(name.replace("_", " ") for name in record.accountants)
     rdp = (
         "Replacing any one record moves what the runs release by a Rényi divergence of at most "
-        f"{at_most(record['epsilon'])} at order {in_full(record['order'])} (accountant: {names})."
+        f"{at_most(record.epsilon)} at order {in_full(record.order)} (accountant: {names})."
     )
-    if record["epsilon_at_delta"] is None:
-        return f"{rdp} No (epsilon, delta) can be stated at delta {in_full(record['delta'])}."
+    if record.epsilon_at_delta is None:
+        return f"{rdp} No (epsilon, delta) can be stated at delta {in_full(record.delta)}."
     return (
-        f"{rdp} That is ({at_most(record['epsilon_at_delta'])}, {in_full(record['delta'])})-"
+        f"{rdp} That is ({at_most(record.epsilon_at_delta)}, {in_full(record.delta)})-"
         "differential privacy for the replacement of one record; delta includes the sampling error "
         "of the noise."
     )
 
 
-def record_conditions(statement: Mapping[str, Any]) -> tuple[str, ...]:
+def record_conditions(statement: TrainingStatement) -> tuple[str, ...]:
     """What the statement about one record needs, in words."""
-    return tuple(CONDITIONS[code] for code in statement["one_record"]["conditions"])
+    return tuple(CONDITIONS[code] for code in statement.one_record.conditions)
 
 
 def _bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"  - {sentence}" for sentence in sentences)
 
 
-def _run(plan: Mapping[str, Any]) -> str:
-    multipliers = plan["noise_multipliers"]
+def _run(plan: PlanPart) -> str:
+    multipliers = plan.noise_multipliers
     noise = f"{min(multipliers):.6g}"
     if len(multipliers) > 1:
         noise = f"from {noise} to {max(multipliers):.6g}"
-    accountant = plan["accountant"].replace("_", " ")
+    accountant = plan.accountant.replace("_", " ")
     return (
-        f"  - {plan['n_steps']} steps, {plan['sampling']['kind'].replace('_', ' ')} sampling, "
-        f"{plan['clipping']['kind']} clipping, noise multiplier {noise}, accountant {accountant}"
+        f"  - {plan.n_steps} steps, {plan.sampling.kind.replace('_', ' ')} sampling, "
+        f"{plan.clipping.kind} clipping, noise multiplier {noise}, accountant {accountant}"
     )

@@ -119,7 +119,7 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
 
 
 def _prose(table: dict[str, Any]) -> str:
-    from pufferslice.calibration.guarantee import at_most, in_full
+    from pufferslice._core.numbers import at_most, in_full
     from pufferslice.report.text import text_table
 
     header = ["accountant", "noise multiplier", "epsilon"]
@@ -149,7 +149,7 @@ def _prose(table: dict[str, Any]) -> str:
 
 
 def _record_prose(table: dict[str, Any]) -> str:
-    from pufferslice.calibration.guarantee import at_most, in_full
+    from pufferslice._core.numbers import at_most, in_full
 
     records = {name: row["one_record"] for name, row in table["accountants"].items()}
     delta = next(iter(records.values()))["delta"]
@@ -183,7 +183,7 @@ def _signal_prose(table: dict[str, Any]) -> str:
 
 
 def _delta_prose(table: dict[str, Any]) -> str:
-    from pufferslice.calibration.guarantee import at_most
+    from pufferslice._core.numbers import at_most
 
     lines = [f"Unsliced epsilon at delta {table['delta']:g}:"]
     for name, row in table["accountants"].items():

@@ -2,7 +2,7 @@
 """`pufferslice calibrate`: noise and certificate, nothing released."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -130,41 +130,45 @@ def _scenario_here() -> Path:
     return path
 
 
+_COPIED: Final = (
+    "spent",
+    "total",
+    "failure_probability",
+    "sampling",
+    "distributions_are_equal",
+    "views",
+)
+"""Fields of a statement that the summary repeats."""
+
+
 def _summary(certificate: "Certificate") -> dict[str, Any]:
     """The numbers of a certificate that scripts ask for, flat."""
-    statement = certificate.statement
-    names = statement["scenario"]["query"]["names"]
-    noise, claim = statement["noise"], statement["guarantee"]
-    numbers = ("order", "epsilon", "delta", "at_most")
-    kind = "guess" if "at_most" in claim else "epsilon_delta" if "delta" in claim else "srpp"
-    profile = statement["profile"] or dict.fromkeys(("kind", "digest"))
-    method = statement["method"] or dict.fromkeys(("rule", "envelope"))
+    from pufferslice.config.scenario import claim_name
+
+    stated = certificate.released
+    values, claim = stated.to_json(), certificate.guarantee.to_json()
+    scenario, noise = values["scenario"], values["noise"]
+    names = scenario["query"]["names"]
+    profile = values["profile"] or dict.fromkeys(("kind", "digest"))
+    method = values["method"] or dict.fromkeys(("rule", "envelope"))
     return {
         "noise_std": noise["std"],
         "noise_std_by_coordinate": dict(zip(names, noise["std_by_coordinate"], strict=True)),
         "shape": noise["shape"]["kind"],
         "guard": noise["shape"]["guard"],
-        "claim": kind,
-        "notion": claim["notion"],
-        **{name: claim.get(name) for name in numbers},
-        "spent": statement["spent"],
-        "total": statement["total"],
-        "unsliced_epsilon": statement["unsliced"]["epsilon"],
-        "guess": statement["unsliced"]["guess"],
-        "failure_probability": statement["failure_probability"],
-        "sampling": statement["sampling"],
-        "prior": statement["scenario"]["priors"][0]["kind"],
-        "range": statement["scenario"]["query"]["range"],
+        "claim": claim_name(certificate.guarantee),
+        **dict.fromkeys(("notion", "order", "epsilon", "delta", "at_most")),
+        **claim,
+        "unsliced_epsilon": stated.unsliced.epsilon,
+        "guess": stated.unsliced.guess,
+        "prior": scenario["priors"][0]["kind"],
+        "range": scenario["query"]["range"],
         "profile": profile["kind"],
         "dim": len(names),
         "n_directions": profile.get("n_directions"),
         "profile_digest": profile["digest"],
         **method,
-        "distribution": statement["scenario"]["distribution"],
-        "secrets": statement["scenario"]["secrets"],
-        "rows_dropped": statement["scenario"]["rows_dropped"],
-        "clipped": statement["scenario"]["clipped"],
-        "distributions_are_equal": statement["distributions_are_equal"],
-        "views": statement["views"],
+        **{key: scenario[key] for key in ("distribution", "secrets", "rows_dropped", "clipped")},
+        **{key: values[key] for key in _COPIED},
         "certificate": certificate.digest,
     }

@@ -47,7 +47,6 @@ def compare(
         compare_mechanisms,
         noise_curves,
     )
-    from pufferslice.calibration.guarantee import Guarantee
     from pufferslice.config.scenario import read_request
     from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -61,7 +60,7 @@ def compare(
     target, profile = request.target, request.profile
     if profile is None:
         profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)
-    if not isinstance(target, Guarantee):
+    if not target.has_order:
         raise ArgumentError(
             f"mechanisms are compared at one order and epsilon, and the scenario claims {target}; "
             """replace its claim, as --set 'guarantee={notion="unsliced", order=4, epsilon=1}'"""
@@ -77,7 +76,7 @@ def compare(
     text = _prose(comparison)
     if out is not None:
         make_folder(out)
-        curves = noise_curves(request.scenario, profile, target.order, settings)
+        curves = noise_curves(request.scenario, profile, target.reported_order, settings)
         value |= {
             "epsilons": list(EPSILONS),
             # JSON has no NaN.
@@ -100,7 +99,7 @@ def compare(
 
 def _prose(comparison: "Comparison") -> str:
     """The rows, then notes, then what was left out and why."""
-    from pufferslice.calibration.guarantee import percent_at_most
+    from pufferslice._core.numbers import percent_at_most
     from pufferslice.report.text import counted, text_table
 
     cells = [

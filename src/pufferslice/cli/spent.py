@@ -34,12 +34,7 @@ def spent(
     Issues no certificate.
     """
     from pufferslice._core.checks import check_between
-    from pufferslice.calibration.guarantee import (
-        ApproximateGuarantee,
-        Guarantee,
-        at_most,
-        in_full,
-    )
+    from pufferslice._core.numbers import at_most, in_full
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import spent as spent_by
     from pufferslice.certificate.issue import required_evidence, spent_in_full
@@ -55,21 +50,22 @@ def spent(
             held = under_scenario(held, other)
     claim, word = held.guarantee, None if notion is None else notion.replace("-", "_")
     # Claims without an order are read at one below, with the others.
-    at = order if isinstance(claim, Guarantee) or claim.is_sliced else None
+    at = order if claim.has_order or claim.is_sliced else None
     cost = spent_by(held, noise_std=noise_std, order=at, notion=word)
     std = held.noise_std if noise_std is None else noise_std
     unsliced = spent_in_full(held, noise_std=noise_std, order=order)
-    deltas = delta or list(held.statement["deltas"])
-    if not delta and isinstance(claim, ApproximateGuarantee):
-        deltas = [claim.delta, *deltas]
+    deltas = delta or list(held.released.deltas)
+    if not delta and "delta" in (numbers := claim.to_json()):
+        deltas = [numbers["delta"], *deltas]
     for each in deltas:
         check_between(0, 1, delta=each)
     pairs = _pairs(required_evidence(held), std, deltas)
-    method = held.statement["method"] if cost.is_sliced else None
+    stated = held.released.method
+    method = stated.to_json() if stated and cost.is_sliced else None
     units = "scaled" if held.shape is None else "whitened"
     lines = [
         f"Noise {std:.6g} ({units} coordinates) costs at most {at_most(cost.bound)}: {cost}",
-        f"{unsliced_sentence(unsliced)}, from {unsliced['from']}.",
+        f"{unsliced_sentence(unsliced)}, from {unsliced.source}.",
     ]
     lines += [
         f"Unsliced: no finite epsilon at delta {pair['delta']:g}."
@@ -81,18 +77,17 @@ def spent(
         "noise_std": std,
         **cost.to_json(),
         **(method or dict.fromkeys(("rule", "envelope"))),
-        "unsliced": unsliced | {"epsilon_delta": pairs},
+        "unsliced": unsliced.to_json() | {"epsilon_delta": pairs},
     }
-    answer(value, "\n".join([*lines, guess_sentence(unsliced["guess"])]), json=json)
+    answer(value, "\n".join([*lines, guess_sentence(unsliced.guess)]), json=json)
 
 
 def _pairs(evidence: "Evidence", noise_std: float, deltas: list[float]) -> list[dict[str, Any]]:
     """The epsilon of the whole output at each delta; None where nothing bounds it."""
-    from pufferslice.calibration.guarantee import Guarantee
-    from pufferslice.calibration.unsliced import unsliced_cost
+    from pufferslice.claims import EpsilonDelta
 
     pairs: list[dict[str, Any]] = []
     for delta in dict.fromkeys(deltas):
-        epsilon = unsliced_cost(evidence.full, Guarantee.epsilon_delta(1.0, delta), noise_std)
+        epsilon = EpsilonDelta(epsilon=1.0, delta=delta).cost(evidence.full, noise_std)
         pairs.append({"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": delta})
     return pairs

@@ -39,7 +39,7 @@ def train(
     value = {
         "folder": str(trained.folder),
         "n_steps": trained.n_steps,
-        "guarantee": trained.certificate.statement["guarantee"],
+        "guarantee": trained.certificate.guarantee.to_json(),
         "metrics": dict(trained.metrics),
         "certificate": trained.certificate.digest,
     }

@@ -20,10 +20,10 @@ from pufferslice._core.checks import check_above
 from pufferslice._core.files import read_bytes
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.calibrate import RULES, Method, Rule
-from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
-from pufferslice.calibration.fit import SHAPES
-from pufferslice.calibration.guarantee import RELEASE_NOTIONS, Claim, claim_of
+from pufferslice.claims import Claim, claim_of
+from pufferslice.claims.guarantee import RELEASE_CLAIMS, RELEASE_NOTIONS
+from pufferslice.claims.slices import RULES, Method, Rule
+from pufferslice.claims.views import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
     File,
@@ -45,15 +45,18 @@ from pufferslice.data import read_table
 from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.data.readers import beside, data_files, identity_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.noise.fit import SHAPES
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
+from pufferslice.scenario.attribute import gaussian_process
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
+from pufferslice.scenario.pairs import Pairs, chosen_pairs, ordered_pairs
+from pufferslice.scenario.prevalence import PRIOR_FORMS
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
 from pufferslice.scenario.rows import DESIGNS
-from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
+from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
-from pufferslice.scenario.templates import PRIOR_FORMS, gaussian_process, ordered_pairs
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.profiles import (
@@ -63,6 +66,7 @@ from pufferslice.sensitivity.profiles import (
     SampledSphere,
     WholeSphere,
 )
+from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 from pufferslice.sensitivity.sensitivity import ENVELOPES, Envelope
 
 ByName = Annotated[
@@ -818,34 +822,50 @@ class ProfileSection(Table):
         return value
 
 
+_NAMES: Final = {"renyi": "srpp"}
+"""Kinds of claims that files call by another name."""
+
 _CLAIMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "srpp": ("order", "epsilon"),
-    "epsilon_delta": ("epsilon", "delta"),
-    "guess": ("at_most",),
+    _NAMES.get(claim.kind, claim.kind): tuple(field.name for field in attrs.fields(claim))
+    for claim in RELEASE_CLAIMS
 }
 """The numbers of each kind of claim."""
+
+_WHOLE: Final = {_NAMES.get(claim.kind, claim.kind): claim.notion for claim in RELEASE_CLAIMS}
+"""The notion of each kind about the whole output."""
+
+_NUMBERS: Final = ("order", "epsilon", "delta", "at_most", "bits")
+"""The numbers of all claims."""
+
+
+def claim_name(claim: Claim) -> str:
+    """What files call the kind of a claim."""
+    return _NAMES.get(claim.whole.kind, claim.whole.kind)
 
 
 class GuaranteeSection(Table):
     """The claim; it has no defaults."""
 
-    notion: Annotated[str, Word(*RELEASE_NOTIONS, "guess")] = key(
+    notion: Annotated[str, Word(*RELEASE_NOTIONS)] = key(
         example="unsliced", others=["guess", "joint", "average"], used=True
     )
-    """`unsliced`: the whole output. `guess`: how often someone guesses the secret from it. `joint`
-    and `average`: slices of the output only, which [profile] names."""
+    """`unsliced`: the whole output. `guess`: how often someone guesses the secret from it.
+    `information`: how many bits it tells. `joint` and `average`: slices of the output only, which
+    [profile] names."""
     order: float | None = key(None, example=4, used=True)
     """Rényi order, above 1."""
     epsilon: float | None = key(None, example=1.0, used=True)
-    """The bound that is claimed, above 0; of every notion but `guess`."""
+    """The bound that is claimed, above 0; not for `guess` and `information`."""
     delta: float | None = key(None, example=1e-5)
     """Instead of `order`: an (ε, δ) claim."""
     at_most: float | None = key(None, example=0.6)
     """For notion `guess`: the share of right guesses between two protected values, both equally
     likely; above 0.5."""
+    bits: float | None = key(None, example=0.1)
+    """For notion `information`: the divergence between two protected values (Kullback-Leibler)."""
     claim: Annotated[str, Word(*_CLAIMS)] | None = key(None, example="srpp")
-    """`srpp` (a Rényi claim), `epsilon-delta` or `guess`. It follows from the other keys; given, it
-    must agree with them."""
+    """`srpp` (a Rényi claim), `epsilon-delta`, `guess` or `information`. It follows from the other
+    keys; given, it must agree with them."""
     total: float | None = key(None, example=2.0)
     """The epsilon of several releases together, fixed before the first of them; only where the
     secret determines the data."""
@@ -857,20 +877,20 @@ class GuaranteeSection(Table):
 
     def target(self) -> Claim:
         """The claim as a value, without its slices."""
-        guess = self.notion == "guess"
-        pair = self.delta is not None and self.order is None
-        claim = self.claim or ("guess" if guess else "epsilon_delta" if pair else "srpp")
-        if (claim == "guess") != guess:
+        given = {name for name in _NUMBERS if getattr(self, name) is not None}
+        whole = "unsliced" if self.notion in SLICED_NOTIONS else self.notion
+        kinds = [kind for kind, notion in _WHOLE.items() if notion == whole]
+        claim = self.claim or max(kinds, key=lambda kind: len(given & set(_CLAIMS[kind])))
+        if claim not in kinds:
             raise ArgumentError(
                 f"[guarantee] claim: {claim!r} does not go with notion {self.notion!r}"
             )
-        for name in dict.fromkeys(name for names in _CLAIMS.values() for name in names):
-            given = getattr(self, name) is not None
-            if given and name not in _CLAIMS[claim]:
+        for name in _NUMBERS:
+            if name in given and name not in _CLAIMS[claim]:
                 raise ArgumentError(
                     f"[guarantee] {name}: is not part of claim {claim!r}; leave it out"
                 )
-            if not given and name in _CLAIMS[claim]:
+            if name not in given and name in _CLAIMS[claim]:
                 raise ArgumentError(f"[guarantee] {name}: is required for claim {claim!r}")
         return claim_of(self.given(("notion", *_CLAIMS[claim])))
 

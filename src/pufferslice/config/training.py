@@ -13,8 +13,8 @@ from pydantic import Field
 
 from pufferslice._core.checks import check_above, check_between, is_a
 from pufferslice._core.files import parsed_json, pretty_json, read_bytes, write_whole
-from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee, Notion
+from pufferslice.claims import EpsilonDelta
+from pufferslice.claims.views import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
     File,
@@ -38,7 +38,12 @@ from pufferslice.learning import (
     mostly_at_most,
     plan_training,
 )
-from pufferslice.learning.accountants import ACCOUNTANT_NAMES, accountant_named
+from pufferslice.learning.accountants import (
+    ACCOUNTANT_NAMES,
+    Accountant,
+    RunClaim,
+    accountant_named,
+)
 from pufferslice.learning.plan import check_n_steps
 from pufferslice.learning.request import (
     OPTIMIZERS,
@@ -254,17 +259,17 @@ class GuaranteeSection(Table):
     )
     """Of the (ε, δ) views; default `[1e-5]`."""
 
-    def target(self, notion: Notion) -> Guarantee | ApproximateGuarantee:
+    def target(self, accountant: Accountant) -> RunClaim | EpsilonDelta:
         """The claim that the plan must meet."""
         check_above(0, epsilon=self.epsilon)
         if self.delta is not None and self.order is None:
-            return Guarantee.epsilon_delta(self.epsilon, self.delta)
+            return EpsilonDelta(epsilon=self.epsilon, delta=self.delta)
         if self.order is None or self.delta is not None:
             raise ArgumentError(
                 "needs either order, of a Rényi claim, or delta, of an (epsilon, delta) claim"
             )
         check_above(1, order=self.order)
-        return Guarantee(notion=notion, order=self.order, epsilon=self.epsilon)
+        return accountant.claim(order=self.order, epsilon=self.epsilon)
 
     def all_deltas(self) -> tuple[float, ...]:
         """Those of the views; the delta of the claim comes first."""
@@ -328,7 +333,7 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         design = file.sampling.design(n_records)
     with _in_section("guarantee"):
         accountant = accountant_named(claim.accountant)
-        target, deltas = claim.target(accountant.notion), claim.all_deltas()
+        target, deltas = claim.target(accountant), claim.all_deltas()
     with _in_section("training"):
         learning = training.learning()
         check_above(0, clip_norm=training.clip_norm)

@@ -12,7 +12,7 @@ number D of differing records: steps add for each D, and the expectation over D 
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Literal, final
+from typing import Any, ClassVar, Final, final
 
 import attrs
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_count, check_one_of
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe, smallest_safe_multiplier
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.claims import Claim, OverBatches, Renyi
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.amplification import amplified_by_count, amplified_divergences
 from pufferslice.learning.differing import DifferingRecords
@@ -66,7 +66,8 @@ class WorstCase:
     """
 
     name: ClassVar[str] = "worst_case"
-    notion: ClassVar[Literal["unsliced"]] = "unsliced"
+    claim: ClassVar[type[Renyi]] = Renyi
+    notion: ClassVar[str] = Renyi.notion
     certifies: ClassVar[str] = _WHOLE_RUN + "whatever batches are drawn."
     draws_may_be_seen: ClassVar[str] = "Anyone may see which records each batch holds."
 
@@ -94,7 +95,8 @@ class MeanSquare:
     """
 
     name: ClassVar[str] = "mean_square"
-    notion: ClassVar[Literal["average_over_batches"]] = "average_over_batches"
+    claim: ClassVar[type[OverBatches]] = OverBatches
+    notion: ClassVar[str] = OverBatches.notion
     certifies: ClassVar[str] = (
         "The paper's sa-SRPP only: a mean over batch draws of the divergence given the draw. It "
         "does not imply SRPP, Rényi Pufferfish privacy or an (epsilon, delta) statement."
@@ -131,7 +133,8 @@ class LogMoment:
     """
 
     name: ClassVar[str] = "log_moment"
-    notion: ClassVar[Literal["unsliced"]] = "unsliced"
+    claim: ClassVar[type[Renyi]] = Renyi
+    notion: ClassVar[str] = Renyi.notion
     certifies: ClassVar[str] = _WHOLE_RUN + "even if the batch draws are published with the model."
     draws_may_be_seen: ClassVar[str] = (
         "Anyone may see which records each batch held, if the draws do not depend on the data."
@@ -163,7 +166,8 @@ class Amplified:
     """
 
     name: ClassVar[str] = "amplified"
-    notion: ClassVar[Literal["unsliced"]] = "unsliced"
+    claim: ClassVar[type[Renyi]] = Renyi
+    notion: ClassVar[str] = Renyi.notion
     certifies: ClassVar[str] = _WHOLE_RUN + "while batch draws and batch sizes stay secret."
     draws_may_be_seen: ClassVar[str] = (
         "Nobody outside may see batch draws, record indices or the realised batch sizes."
@@ -186,6 +190,9 @@ class Amplified:
 
 
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified
+
+RunClaim = Renyi | OverBatches
+"""What an accountant says of a whole run: `accountant.claim(order=..., epsilon=...)`."""
 
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = (WorstCase(), MeanSquare(), LogMoment(), Amplified())
 """Accountants, from the most to the least noise."""
@@ -285,20 +292,24 @@ def run_cost(
 
 def calibrate_multiplier(
     accountant: Accountant,
-    target: Guarantee,
+    target: Claim,
     sampling: SamplingDesign,
     differing: DifferingRecords,
     n_steps: int,
 ) -> float:
-    """Smallest noise multiplier at which `n_steps` equal steps cost at most `target.epsilon`.
+    """Smallest noise multiplier at which `n_steps` equal steps cost at most the target's bound.
 
+    Needs: a target that is the accountant's claim.
     Guarantee: `run_cost` at the result was evaluated and is at most the target; the result is
     within one part in 10^11 of the smallest such multiplier, or in 10^6 if more than 512 numbers of
     differing records can occur.
     """
-    order, epsilon = target.order, target.epsilon
-    check_above(1, order=order)
-    check_above(0, epsilon=epsilon)
+    if not target.has_order or target.notion != accountant.notion:
+        raise ArgumentError(
+            f"accountant {accountant.name!r} is calibrated to an order and an epsilon of its own "
+            f"claim, {accountant.notion!r}; got {target}. For (epsilon, delta) use plan_training"
+        )
+    order, epsilon = target.reported_order, target.bound
     check_count(1, n_steps=n_steps)
     differing.check_whole()
     accountant.check(sampling, differing)

@@ -26,7 +26,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_count
-from pufferslice.calibration.noise import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.plan import TrainingPlan
 from pufferslice.learning.sampling import Poisson

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pufferslice._core.arrays import Integers
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.files import CONFIDENTIAL, read_bytes, write_new
-from pufferslice.calibration.noise import KEY_BYTES
+from pufferslice._core.sampler import KEY_BYTES
 from pufferslice.errors import ArgumentError, ReleaseError, StorageError
 
 _HEADER: Final = b"pufferslice-run-key 1\n"

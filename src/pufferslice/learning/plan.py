@@ -18,11 +18,12 @@ from pufferslice._core.checks import (
     plain_float,
 )
 from pufferslice._core.search import SAFETY
-from pufferslice.calibration.epsilon_delta import ORDERS, improved_term
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.claims import EpsilonDelta, Guarantee
+from pufferslice.claims.views import ORDERS
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.accountants import (
     Accountant,
+    RunClaim,
     accountant_named,
     calibrate_multiplier,
     cost_by_count,
@@ -32,6 +33,7 @@ from pufferslice.learning.accountants import (
 from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
 from pufferslice.learning.differing import DifferingRecords
 from pufferslice.learning.sampling import SamplingDesign, sampling_from_description
+from pufferslice.sensitivity.renyi import improved_term
 
 NonFinite = Literal["zero", "stop"]
 
@@ -140,14 +142,14 @@ class TrainingPlan:
             self.accountant, self.order, self.sampling, self.differing, self.noise_multipliers
         )
 
-    def guarantee(self) -> Guarantee:
+    def guarantee(self) -> RunClaim:
         """The guarantee of the whole run; its cost is the epsilon.
 
         Refused for a truncated distribution of differing records; `secret_epsilon` of
         `pufferslice.certificate` gives its (epsilon, delta).
         """
         epsilon = mixed_cost(self.order, self.costs(), self.differing)
-        return Guarantee(notion=self.accountant.notion, order=self.order, epsilon=epsilon)
+        return self.accountant.claim(order=self.order, epsilon=epsilon)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -214,7 +216,7 @@ def plan_training(
     clip_norm: float | Clipping,
     n_steps: int,
     accountant: Accountant,
-    target: Guarantee | ApproximateGuarantee,
+    target: RunClaim | EpsilonDelta,
     block: int | None = None,
 ) -> TrainingPlan:
     """The plan with the smallest constant noise whose whole run costs at most the target.
@@ -239,11 +241,12 @@ def plan_training(
             f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
             f"{notion!r}; {remedy}"
         )
-    if isinstance(target, ApproximateGuarantee):
-        order, multiplier = _best_order(accountant, target, sampling, differing, n_steps)
-    else:
-        order = target.order
+    if target.hockey_stick is None:
+        order = target.reported_order
         multiplier = calibrate_multiplier(accountant, target, sampling, differing, n_steps)
+    else:
+        epsilon, delta = target.hockey_stick
+        order, multiplier = _best_order(accountant, epsilon, delta, sampling, differing, n_steps)
     return plan_with_noise(
         differing=differing,
         sampling=sampling,
@@ -271,17 +274,18 @@ def _check_kinds(
 
 def _best_order(
     accountant: Accountant,
-    target: ApproximateGuarantee,
+    epsilon: float,
+    delta: float,
     sampling: SamplingDesign,
     differing: DifferingRecords,
     n_steps: int,
 ) -> tuple[float, float]:
-    """The order of a grid that needs the least noise for an (epsilon, delta) target, and it."""
-    left, given = delta_left(target.delta, differing), differing.without_excess
+    """The order of a grid that needs the least noise for (epsilon, delta), and the noise."""
+    left, given = delta_left(delta, differing), differing.without_excess
     best: tuple[float, float] | None = None
     for order in ORDERS:
         # Less than the target, because (epsilon, delta) statements round up.
-        room = target.epsilon / SAFETY**4 - improved_term(order, left)
+        room = epsilon / SAFETY**4 - improved_term(order, left)
         if not room > 0:
             continue
         if best is not None:
@@ -295,7 +299,7 @@ def _best_order(
             best = order, multiplier
     if best is None:
         raise CalibrationError(
-            f"no order up to {ORDERS[-1]:g} gives epsilon {target.epsilon!r} at delta {left:.3g}; "
+            f"no order up to {ORDERS[-1]:g} gives epsilon {epsilon!r} at delta {left:.3g}; "
             "use a larger epsilon or delta, or a Rényi target of a higher order"
         )
     return best

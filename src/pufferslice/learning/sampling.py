@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.kernels import kernel
-from pufferslice.calibration.noise import Words, check_key
+from pufferslice._core.sampler import Words, check_key
 from pufferslice.errors import ArgumentError
 
 _MOST_COUNTS: Final = 2**24

@@ -4,16 +4,15 @@
 import math
 import os
 import sys
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import is_a
-from pufferslice._core.display import data_frame, html_of, rounded
+from pufferslice._core.display import Shown, rounded
 from pufferslice._core.files import (
     canonical_json,
     check_new,
@@ -22,20 +21,22 @@ from pufferslice._core.files import (
     read_bytes,
     write_new,
 )
+from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice._core.text import shown
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
+from pufferslice.certificate.files import read_release
 from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.certificate.wording import (
     INSECURE,
-    INTERVAL_STDS,
     clipping_sentence,
     guess_sentence,
     unsliced_sentence,
 )
 from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, StorageError, escaped
+from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.releases.ledger import Ledger
@@ -43,11 +44,8 @@ from pufferslice.releases.value import check_atom, fitting_value
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.whitening import Shape
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FORMAT: Final = "pufferslice-release"
-VERSION: Final = 2
+VERSION: Final = 5
 
 AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
 """How to get a release that is recorded and could not be handed out."""
@@ -59,8 +57,10 @@ _MOVED: Final = "Values that noise put outside their public range are moved to i
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class Release:
+class Release(Shown):
     """The released values, in the user's units, and the size of their noise."""
+
+    is_internal: ClassVar[bool] = False
 
     certificate: str
     """Digest of the certificate that covers it."""
@@ -72,7 +72,7 @@ class Release:
     """The integers that were released, of any size; times the grid they are the whitened values,
     and with isotropic noise (center + grid * integer) * scale is the value."""
     secure: bool
-    unsliced: Mapping[str, Any]
+    unsliced: UnslicedPart
     """What the noise costs in all dimensions, as the certificate states it, and how often the
     secret can be guessed: `order`, `epsilon`, `from`, `guess`."""
     range: Box | Ball | None = None
@@ -135,7 +135,7 @@ class Release:
             "certificate": self.certificate,
             "guarantee": self.guarantee,
             "secure": self.secure,
-            "unsliced": dict(self.unsliced),
+            "unsliced": self.unsliced.to_json(),
             "interval": INTERVAL,
             "interval_is_of": self.interval_is_of,
             "range": None if self.range is None else self.range.description(),
@@ -150,18 +150,14 @@ class Release:
                     "grid_value": str(integer),
                     **moved,
                 }
-                for row, integer, moved in zip(self._rows, self.grid_values, ends, strict=True)
+                for row, integer, moved in zip(
+                    self.table_rows(), self.grid_values, ends, strict=True
+                )
             ],
         }
 
-    to_dict = to_json
-
-    def to_pandas(self) -> "pd.DataFrame":
+    def table_rows(self) -> list[dict[str, Any]]:
         """The released values, their noise and intervals, one row per statistic."""
-        return data_frame(self._rows)
-
-    @property
-    def _rows(self) -> list[dict[str, Any]]:
         columns = zip(self.names, self.values, self.noise_stds, self.intervals, strict=True)
         return [
             {
@@ -177,8 +173,6 @@ class Release:
     @classmethod
     def from_json(cls, document: object) -> "Release":
         """Read back what `to_json` made; anything else is a `ReleaseError`."""
-        from pufferslice.certificate.schema import check_release  # noqa: PLC0415 - pydantic
-
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ReleaseError(
                 f"this is not a release: its 'format' is not {FORMAT!r}. Give the file that "
@@ -189,29 +183,25 @@ class Release:
                 f"the release has version {version!r}, this program reads {VERSION}. Read it with "
                 "the program that made it"
             )
-        fields = check_release(document)
-        rows = fields["values"]
-        ends = None
-        if any("moved_into" in row for row in rows):
-            pairs = [row.get("moved_into", (None, None)) for row in rows]
+        fields = read_release(document)
+        rows, ends = fields.values, None
+        if any("moved_into" in row.model_fields_set for row in rows):
+            pairs = [row.moved_into or [None, None] for row in rows]
             ends = [
                 (-math.inf if low is None else low, math.inf if high is None else high)
                 for low, high in pairs
             ]
         return cls(
-            certificate=fields["certificate"],
-            guarantee=fields["guarantee"],
-            names=tuple(row["name"] for row in rows),
-            values=[row["value"] for row in rows],
-            noise_stds=[row["noise_std"] for row in rows],
-            grid_values=tuple(int(row["grid_value"]) for row in rows),
-            secure=fields["secure"],
-            # In the order of the statement, so that the file is the same when written again.
-            unsliced={
-                key: fields["unsliced"][key] for key in ("order", "epsilon", "from", "guess")
-            },
-            range=range_of(fields["range"]),
-            clipping=fields["clipping"],
+            certificate=fields.certificate,
+            guarantee=fields.guarantee,
+            names=tuple(row.name for row in rows),
+            values=[row.value for row in rows],
+            noise_stds=[row.noise_std for row in rows],
+            grid_values=tuple(int(row.grid_value) for row in rows),
+            secure=fields.secure,
+            unsliced=fields.unsliced,
+            range=None if fields.range is None else range_of(fields.range.to_json()),
+            clipping=fields.clipping,
             moved_into=ends,
         )
 
@@ -226,15 +216,19 @@ class Release:
             ) from error
         return cls.from_json(document)
 
-    def _repr_html_(self) -> str:
-        rows = [
+    def shown_rows(self) -> list[dict[str, Any]]:
+        """The rows with rounded values."""
+        return [
             row | {name: rounded(row[name], row["noise_std"]) for name in ("value", "low", "high")}
-            for row in self._rows
+            for row in self.table_rows()
         ]
+
+    def sentences(self) -> list[str]:
+        """The claim, and how often the secret is guessed."""
         stamp = [] if self.secure else [INSECURE]
-        sentences = [*stamp, f"Release under {self.guarantee}, certificate {self.certificate[:16]}"]
-        sentences += [guess_sentence(self.unsliced["guess"]), self.clipping]
-        return html_of(filter(None, sentences), rows, str(self), internal=False)
+        head = f"Release under {self.guarantee}, certificate {self.certificate[:16]}"
+        parts = [*stamp, head, guess_sentence(self.unsliced.guess), self.clipping]
+        return [part for part in parts if part]
 
     def __str__(self) -> str:
         names = [shown(name) for name in self.names]
@@ -253,8 +247,8 @@ class Release:
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
-        whole = [guess_sentence(self.unsliced["guess"])]
-        if self.unsliced["epsilon"] is not None or self.unsliced["guess"] is None:
+        whole = [guess_sentence(self.unsliced.guess)]
+        if self.unsliced.epsilon is not None or self.unsliced.guess is None:
             whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
         return "\n".join([head, *lines, *whole])
 
@@ -298,9 +292,9 @@ def release(
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    statement = certificate.statement
+    statement = certificate.released
     book.intend(
-        scenario.key(), certificate.digest, statement["earlier_releases"], budget_of(statement)
+        scenario.key(), certificate.digest, statement.earlier_releases, budget_of(statement)
     )
     released = _noisy(scenario, certificate, value, noise)
     if ends is not None:
@@ -397,7 +391,7 @@ def _check_certificate(
         raise ReleaseError(
             "this certificate is of a training run; a release needs one from certify_release"
         )
-    stated = certificate.statement["noise"]["generator"]
+    stated = certificate.released.noise.generator
     pretends = noise.name == OperatingSystemNoise.name and type(noise) is not OperatingSystemNoise
     if noise.name != stated or pretends:
         raise ReleaseError(
@@ -437,12 +431,12 @@ def _noisy(
         guarantee=str(certificate.guarantee),
         names=query.names,
         values=[_saturated(x * Fraction(s)) for x, s in zip(scaled, scales, strict=True)],
-        noise_stds=certificate.statement["noise"]["std_by_coordinate"],
+        noise_stds=certificate.released.noise.std_by_coordinate,
         grid_values=grid_values,
         secure=certificate.is_secure,
-        unsliced=certificate.statement["unsliced"],
+        unsliced=certificate.released.unsliced,
         range=query.range,
-        clipping=clipping_sentence(certificate.statement["scenario"]),
+        clipping=clipping_sentence(certificate.released.scenario),
     )
 
 

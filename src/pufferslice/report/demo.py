@@ -18,17 +18,16 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.files import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit, audit_release
-from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.calibration.rows import mean_square_of
 from pufferslice.certificate import Certificate, Sweep, Verification, certify_release, verify
 from pufferslice.certificate.verdict import Verdict, verdict
 from pufferslice.certificate.wording import (
-    INTERVAL_STDS,
     guess_sentence,
     protected_sentence,
     shape_sentences,
 )
+from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries import Query, above, at_least, summary
 from pufferslice.releases.release import Release, release
 from pufferslice.report.page import internal_page
@@ -118,7 +117,7 @@ class DemoResult:
         best = max(pairs, key=lambda attack: attack.advantage.value)
         blind = best.accuracy.value - best.advantage.value
         shape = "\n".join(
-            textwrap.fill(line, 100) for line in shape_sentences(certificate.statement)
+            textwrap.fill(line, 100) for line in shape_sentences(certificate.released)
         )
         interval = f"{best.accuracy.low:.1%} to {best.accuracy.high:.1%}"
         attack = (
@@ -128,7 +127,7 @@ class DemoResult:
             f"right one {best.accuracy.value:.1%} of the time (with confidence {interval}); "
             f"guesses without the release, {blind:.1%}."
         )
-        protected = protected_sentence(certificate.statement["scenario"])
+        protected = protected_sentence(certificate.released.scenario)
         return f"""\
 {textwrap.fill(protected, 100)}
 Published: {len(self.statistics)} statistics of this year's half of the Adult census table.
@@ -262,7 +261,7 @@ def _group_privacy(scenario: Scenario) -> Floats:
     """
     widths = np.array([high - low for low, high in _CLIP.values()] + [1.0] * _N_RATES)
     widest = widths * scenario.secret["n_differing"] / scenario.secret["n_rows"]
-    return np.asarray(widest * math.sqrt(scenario.dim / mean_square_of(TARGET.at_most)))
+    return np.asarray(widest * math.sqrt(scenario.dim / TARGET.distance_limit))
 
 
 def _clear(folder: Path) -> None:

@@ -16,11 +16,11 @@ from pufferslice._core.files import canonical_json, parsed_json, read_bytes
 from pufferslice.audit import Audit, MembershipAudit, Verdict
 from pufferslice.baselines import comparison
 from pufferslice.baselines.comparison import Comparison
-from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, Verification, verify
 from pufferslice.certificate.certificate import EVIDENCE_SUFFIX
 from pufferslice.certificate.certificate import FORMAT as CERTIFICATE_FORMAT
+from pufferslice.certificate.files import read_audit
+from pufferslice.certificate.statement import TrainingStatement
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
 from pufferslice.releases.release import Release
@@ -173,14 +173,12 @@ def _structured(kind: Any, value: Any) -> Any:  # any type, any JSON value
 
 def _audit(document: Mapping[str, Any]) -> AnyAudit:
     """Any audit; the outcome of a verdict is worked out again from its numbers."""
-    from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
-
     if "verdicts" not in document and not isinstance(document.get("certificate"), str):
         raise ArgumentError(
             "it does not say which certificate it is about; make it with "
             'to_json() | {"certificate": certificate.digest}'
         )
-    fields = check_audit(document)
+    fields = read_audit(document).to_json()
     kind: type[AnyAudit] = Audit if "verdicts" in fields else Verdict
     audit: AnyAudit = _structured(MembershipAudit if "roc_auc" in fields else kind, fields)
     return audit
@@ -233,7 +231,9 @@ class ReportInputs:
     def scenario(self) -> object:
         """What two certificates must share to be about the same secret and query."""
         statement = self.certificate.statement
-        return statement.get("scenario", statement.get("data"))
+        if isinstance(statement, TrainingStatement):
+            return statement.data
+        return statement.scenario
 
 
 _FIELDS: Final[Mapping[type, str]] = {
@@ -332,20 +332,20 @@ def _matched(
 def _compares(curves: Curves, certificate: Certificate) -> bool:
     """Whether a comparison was made of the certificate's scenario: its own row has its noise."""
     claim = certificate.guarantee
-    if certificate.workflow != "release" or not isinstance(claim, Guarantee):
+    if certificate.workflow != "release" or not claim.has_order:
         return False
-    table, statement = curves.table, certificate.statement
+    table, scenario = curves.table, certificate.released.scenario
     ours = [row for row in table.rows if row.is_ours and row.scope == "unsliced"]
     if claim.is_sliced:
         # No comparison is made along the whole sphere.
-        method = statement["method"]
-        name = None if method is None else comparison.name_of(claim.notion, Method(**method))
+        method = claim.method
+        name = None if method is None else comparison.name_of(claim.notion, method)
         ours = [row for row in table.rows if row.mechanism == name]
-    scenario, stds = statement["scenario"], [row.noise_std for row in ours]
-    n_instances = len(scenario["priors"]) * len(scenario["pairs"])
+    stds = [row.noise_std for row in ours]
+    n_instances = len(scenario.priors) * len(scenario.pairs)
     return (
-        (table.order, table.epsilon) == (claim.order, claim.epsilon)
-        and (table.dim, table.n_instances) == (len(scenario["query"]["names"]), n_instances)
+        (table.order, table.epsilon) == (claim.reported_order, claim.bound)
+        and (table.dim, table.n_instances) == (len(scenario.query.names), n_instances)
         and any(math.isclose(std, certificate.noise_std, rel_tol=_SAME) for std in stds)
     )
 
@@ -353,10 +353,11 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
 def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) -> list[int]:
     exact, possible, beside = [], [], []
     for i, held in enumerate(inputs):
-        if held.certificate.workflow != "training":
+        statement = held.certificate.statement
+        if not isinstance(statement, TrainingStatement):
             continue
-        claim = held.certificate.statement["guarantee"]
-        n_steps = sum(int(run["n_steps"]) for run in held.certificate.statement["runs"])
+        claim = statement.guarantee.to_json()
+        n_steps = sum(run.n_steps for run in statement.runs)
         if max(row["step"] for row in log.rows) <= n_steps:
             possible.append(i)
             if held.path.resolve().parent == path.resolve().parent:
@@ -391,26 +392,25 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
 
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
     """A release has the coordinates, claim, range and noise that its certificate states."""
-    statement, fits = certificate.statement, certificate.workflow == "release"
-    if fits:
-        query, limits = statement["scenario"]["query"], released.range
+    statement, fits = certificate.statement, False
+    if not isinstance(statement, TrainingStatement):
+        limits = released.range
         repeated = {
             "names": list(released.names),
             "range": None if limits is None else limits.description(),
             "guarantee": released.guarantee,
             "secure": released.secure,
-            "unsliced": dict(released.unsliced),
+            "unsliced": released.unsliced,
         }
+        query, stds = statement.scenario.query, statement.noise.std_by_coordinate
         fits = repeated == {
-            "names": query["names"],
-            "range": query["range"],
+            "names": query.names,
+            "range": None if query.range is None else query.range.to_json(),
             "guarantee": str(certificate.guarantee),
             "secure": certificate.is_secure,
-            "unsliced": statement["unsliced"],
-        }
-    if not fits or not np.allclose(
-        released.noise_stds, statement["noise"]["std_by_coordinate"], rtol=_SAME, atol=0
-    ):
+            "unsliced": statement.unsliced,
+        } and np.allclose(released.noise_stds, stds, rtol=_SAME, atol=0)
+    if not fits:
         raise ArgumentError(
             f"{str(path)!r} names a certificate whose claim, range or noise it does not have; it "
             "was changed. Get the original, or write it again with release --again"

@@ -16,14 +16,12 @@ from typing import Any, Final
 
 from pufferslice import __version__
 from pufferslice._core.display import rounded
-from pufferslice._core.text import escaped_texts, listed
+from pufferslice._core.numbers import in_full, percent_at_most
+from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.guarantee import in_full, percent_at_most
-from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate.sweep import stated_variation
 from pufferslice.certificate.wording import (
     INSECURE,
-    INTERVAL_STDS,
     differing_words,
     doubt_sentence,
     first_lines,
@@ -31,7 +29,9 @@ from pufferslice.certificate.wording import (
     limit_sentences,
     table_rows,
 )
+from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError, MissingExtraError, escaped
+from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
 from pufferslice.report.svg import Axes, ellipse_chart, line_chart, marks
@@ -102,7 +102,7 @@ def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
             guess=right_guesses(variation),
             rows=table_rows(certificate.statement)[:_MOST_ON_A_LABEL],
             n_left=max(0, len(table_rows(certificate.statement)) - _MOST_ON_A_LABEL),
-            limits=limit_sentences(escaped_texts(certificate.statement)),
+            limits=limit_sentences(certificate.statement.escaped()),
             style=style,
             style_hash=_hash(style),
             variation=variation,

@@ -8,24 +8,24 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
+from pufferslice._core.numbers import in_full, percent_at_most
 from pufferslice._core.threads import Progress
 from pufferslice.audit import Audit
 from pufferslice.baselines import comparison
-from pufferslice.calibration.epsilon_delta import View, best_views
-from pufferslice.calibration.guarantee import (
-    Claim,
-    GuessGuarantee,
-    in_full,
-    percent_at_most,
-)
-from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
+from pufferslice.certificate.statement import (
+    BallRange,
+    BoxRange,
+    ReleaseStatement,
+    ShareSecret,
+    SizeSecret,
+)
 from pufferslice.certificate.sweep import (
     PairCost,
     SliceProfile,
     SweepPoint,
-    bounds_around,
     costs_if_off,
     pair_costs,
     slice_profile,
@@ -34,7 +34,6 @@ from pufferslice.certificate.sweep import (
 )
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import (
-    INTERVAL_STDS,
     adversary_words,
     clipping_sentence,
     doubt_sentence,
@@ -44,13 +43,14 @@ from pufferslice.certificate.wording import (
     total_sentence,
     unsliced_first,
 )
+from pufferslice.claims import Claim
+from pufferslice.claims.views import best_views
+from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries.ranges import range_words
 from pufferslice.report.inputs import Curves, ReportInputs
 from pufferslice.report.svg import Series, ellipse_axes
-from pufferslice.report.text import bound, label
-from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.report.text import N_BOUNDS, bound, label
 from pufferslice.sensitivity.profiles import WHOLE_SPHERE
-from pufferslice.sensitivity.sensitivity import Full
 
 _MOST_PAIRS: Final = 30
 _MOST_SLICES: Final = 400
@@ -68,29 +68,30 @@ _DRAWN: Final = ("tight, transport", "tight, exact", comparison.UNSLICED)
 def release_numbers(held: ReportInputs) -> dict[str, Any]:
     """What the public statement says, and what was released, audited and compared."""
     certificate = held.certificate
-    statement = certificate.statement
-    scenario, n_secrets = statement["scenario"], len(statement["scenario"]["secrets"])
-    secret = scenario["secret"]
+    statement = certificate.released
+    scenario, n_secrets = statement.scenario, len(statement.scenario.secrets)
+    secret = scenario.secret
     names = {"share_of": "share of ", "size_of": "size of ", "worlds": ""}
-    columns = secret.get("columns") or [
-        f"{words}{secret[name]}" for name, words in names.items() if name in secret
+    columns = getattr(secret, "columns", None) or [
+        f"{words}{getattr(secret, name)}" for name, words in names.items() if hasattr(secret, name)
     ]
-    best = best_views(View(**view) for view in statement["views"])
+    best = best_views(statement.views)
     audits = [audit for audit in held.audits if isinstance(audit, Audit)]
     return {
         "kind": "release",
         "subject": " and ".join(map(label, columns)),
         "range": f"{range_words_of(secret)}{adversary_words(secret)}."
-        if "n_differing" in secret
+        if isinstance(secret, ShareSecret | SizeSecret)
         else "",
         "statement": statement,
         "claim": certificate.guarantee,
-        "all_pairs": len(scenario["pairs"]) == n_secrets * (n_secrets - 1) // 2,
+        "is_share": certificate.guarantee.unit != 1,  # a share of right guesses, in percent
+        "all_pairs": len(scenario.pairs) == n_secrets * (n_secrets - 1) // 2,
         "clipping": clipping_sentence(scenario),
         "doubt": doubt_sentence(statement),
         "limits": limit_sentences(statement),
-        "widths": _widths(scenario["query"]["range"], scenario["query"]["names"]),
-        "views": [(view, View(**view) in best) for view in unsliced_first(statement["views"])],
+        "widths": _widths(scenario.query.range, scenario.query.names),
+        "views": [(view, view in best) for view in unsliced_first(statement.views)],
         "readings": _readings(certificate.guarantee, statement),
         "total": total_sentence(statement),
         "shape": _shape(certificate),
@@ -111,18 +112,20 @@ def evidence_numbers(
     certificate: Certificate, numbers: Mapping[str, Any], progress: Progress
 ) -> dict[str, Any]:
     """What only the evidence shows: the verdict, other bounds, slices and pairs."""
-    if certificate.evidence is None or certificate.statement["distributions_are_equal"]:
+    if certificate.evidence is None or certificate.released.distributions_are_equal:
         return {}
-    points = sweep_points(certificate, bounds_around(certificate.guarantee), progress=progress)
+    points = sweep_points(
+        certificate, certificate.guarantee.bounds_around(N_BOUNDS), progress=progress
+    )
     start = next(i for i, point in enumerate(points) if point.claim == certificate.guarantee)
-    n_shown = min(_MOST_COORDINATES, len(certificate.statement["noise"]["std_by_coordinate"]))
+    n_shown = min(_MOST_COORDINATES, len(certificate.released.noise.std_by_coordinate))
     noise = _noise_lines(certificate, points)
     bounds = noise[0].xs
     guesses = tuple(100 * point.guess for point in points)
     epsilons = tuple(point.unsliced_epsilon for point in points)
     pairs = pair_costs(certificate)
     profile = slice_profile(certificate)
-    isotropic_std = _isotropic_std(certificate, certificate.evidence.full)
+    isotropic_std = _isotropic_std(certificate.guarantee, certificate.evidence)
     return {
         "variation": min(numbers["variation"], points[start].total_variation),
         "of_isotropic": numbers["of_isotropic"] or _shares_of(certificate, isotropic_std),
@@ -154,43 +157,43 @@ def evidence_numbers(
     }
 
 
-def _readings(claim: Claim, statement: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _readings(claim: Claim, statement: ReleaseStatement) -> list[tuple[str, str, str]]:
     """The same noise as divergence, as (epsilon, delta) and as guesses: whole output, slices."""
-    unsliced, rows = statement["unsliced"], []
-    order, sliced = f"Rényi divergence of order {in_full(unsliced['order'])}", ""
-    if claim.is_sliced and statement["guarantee"].get("order") == unsliced["order"]:
-        sliced = f"{bound(statement['spent'])}, {claim.notion}"
-    if unsliced["epsilon"] is not None or sliced:
-        whole = bound(unsliced["epsilon"])
+    unsliced, rows = statement.unsliced, []
+    order, sliced = f"Rényi divergence of order {in_full(unsliced.order)}", ""
+    if claim.is_sliced and claim.has_order:
+        sliced = f"{bound(statement.spent)}, {claim.notion}"
+    if unsliced.epsilon is not None or sliced:
+        whole = bound(unsliced.epsilon)
         rows.append((order, whole, sliced))
-    best = best_views(View(**view) for view in statement["views"])
-    for delta in statement["deltas"]:
+    best = best_views(statement.views)
+    for delta in statement.deltas:
         readings = {view.scope != "unsliced": bound(view.epsilon) for view in best
                  if view.delta == delta}  # fmt: skip
         if readings:
             name = f"ε at δ = {in_full(delta)}"
             rows.append((name, readings.get(False, "none"), readings.get(True, "")))
-    guess = unsliced["guess"]
+    guess = unsliced.guess
     rows.append(("right guesses", "none" if guess is None else percent_at_most(guess), ""))
     return rows
 
 
 def _shape(certificate: Certificate) -> dict[str, Any] | None:
     """The public shape of the noise: in words, its correlations, and ellipses to choose from."""
-    statement, shape = certificate.statement, certificate.shape
+    statement, shape = certificate.released, certificate.shape
     sentences = shape_sentences(statement)
     if not sentences:
         return None
     code = "shape-shows-differences"
     words = {
         "sentences": sentences,
-        "pitfall": RELEASE_LIMITS[code] if code in statement["limits"] else "",
+        "pitfall": RELEASE_LIMITS[code] if code in statement.limits else "",
         "ellipses": None,
     }
     if shape is None or shape.dim < 2:
         return words
-    names = statement["scenario"]["query"]["names"][:_MOST_COORDINATES]
-    stds = statement["noise"]["std_by_coordinate"][:_MOST_COORDINATES]
+    names = statement.scenario.query.names[:_MOST_COORDINATES]
+    stds = statement.noise.std_by_coordinate[:_MOST_COORDINATES]
     deviations = np.sqrt(np.diagonal(shape.covariance))
     correlation = shape.covariance / np.outer(deviations, deviations)
     correlation = correlation[: len(names), : len(names)]
@@ -210,8 +213,8 @@ def _shares_of(certificate: Certificate, isotropic_std: float | None) -> list[fl
     """The noise of each statistic as a share of isotropic noise; empty where that is not known."""
     if certificate.shape is None or not isotropic_std:
         return []
-    stds = certificate.statement["noise"]["std_by_coordinate"]
-    scales = certificate.statement["scenario"]["query"]["scales"]
+    stds = certificate.released.noise.std_by_coordinate
+    scales = certificate.released.scenario.query.scales
     return [std / (scale * isotropic_std) for std, scale in zip(stds, scales, strict=True)]
 
 
@@ -221,31 +224,29 @@ def _compared_std(held: ReportInputs) -> float | None:
     return next((row.noise_std for row in rows if row.mechanism == comparison.UNSLICED), None)
 
 
-def _isotropic_std(certificate: Certificate, full: Full) -> float | None:
-    """Isotropic noise for the same claim, where the evidence is about Gaussian distributions.
+def _isotropic_std(claim: Claim, evidence: Evidence) -> float | None:
+    """Isotropic noise for the same claim, where the evidence can be mapped back.
 
-    Their moments can be mapped back from whitened coordinates; coupled distances cannot.
+    Moments can, from whitened coordinates; coupled distances cannot.
     """
-    if full.shape is None or not isinstance(full.differences, GaussianPairs):
+    full = evidence.full
+    if full.shape is None or full.differences is None:
         return None
-    coloring = full.shape.coloring
-    covs = coloring @ full.differences.covs @ coloring.T
-    pairs = GaussianPairs(
-        means=full.differences.means @ coloring.T, covs=(covs + covs.swapaxes(-1, -2)) / 2
-    )
-    return calibrate_unsliced(
-        certificate.guarantee, attrs.evolve(full, differences=pairs, shape=None)
-    )
+    scaled = full.differences.unwhitened(full.shape)
+    if scaled is None:
+        return None
+    isotropic = attrs.evolve(full, differences=scaled, shape=None)
+    return claim.least_noise(attrs.evolve(evidence, full=isotropic))
 
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_ON_AN_AXIS else name[: _LONGEST_ON_AN_AXIS - 1] + "…"
 
 
-def _widths(range_: Mapping[str, Any] | None, names: Sequence[str]) -> list[float]:
-    if range_ is None or range_.get("kind") != "box":
+def _widths(range_: BoxRange | BallRange | None, names: Sequence[str]) -> list[float]:
+    if not isinstance(range_, BoxRange):
         return []
-    widths = [high - low for low, high in zip(range_["low"], range_["high"], strict=True)]
+    widths = [high - low for low, high in zip(range_.low, range_.high, strict=True)]
     return widths if len(widths) == len(names) and min(widths) > 0 else []
 
 
@@ -256,14 +257,14 @@ def _noise_lines(certificate: Certificate, points: Sequence[SweepPoint]) -> list
         "closed_form": tuple(point.closed_form_std for point in points),
     }
     names = ["tight", "closed_form"]
-    method = certificate.statement["method"]
+    method = certificate.released.method
     if method is None:
         whole = WHOLE_SPHERE if certificate.guarantee.is_sliced else "unsliced"
         names, stds = [whole], {whole: tuple(point.noise_std for point in points)}
-    elif method["rule"] == "closed_form":
+    elif method.rule == "closed_form":
         names.reverse()
-    per_cent = 100 if isinstance(certificate.guarantee, GuessGuarantee) else 1
-    bounds = tuple(per_cent * point.claim.bound for point in points)
+    unit = certificate.guarantee.unit
+    bounds = tuple(unit * point.claim.bound for point in points)
     lines = [
         Series(name=name, look=look, xs=bounds, ys=stds[name])
         for name, look in zip(names, _LOOKS, strict=False)

@@ -3,7 +3,6 @@
 
 from typing import Final
 
-from pufferslice.calibration.guarantee import GuessGuarantee
 from pufferslice.certificate import Sweep
 from pufferslice.errors import CalibrationError
 from pufferslice.report.svg import HEIGHT, WIDTH, Axes, Series, line_chart
@@ -26,13 +25,13 @@ def sweep_svg(sweep: Sweep) -> str:
     if not rows:
         raise CalibrationError("nothing to plot: no noise reaches any of these bounds")
     claimed, unit = min(rows, key=lambda each: abs(each[0].claim.bound - sweep.claim.bound))
-    is_guess = isinstance(sweep.claim, GuessGuarantee)
+    is_share = sweep.claim.unit != 1
     xs = tuple(row.claim.bound for row, _ in rows)
     noise = Series(name="noise", look="first", xs=xs, ys=tuple(std / unit for _, std in rows))
     guesses = Series(
         name="guesses", look="third", xs=xs, ys=tuple(100 * row.guess for row, _ in rows)
     )
-    label = "right guesses claimed" if is_guess else "epsilon"
+    label = f"{sweep.claim.symbol} claimed"
     charts = (
         line_chart(
             "Noise of every statistic",
@@ -40,7 +39,7 @@ def sweep_svg(sweep: Sweep) -> str:
             Axes(
                 x_label=label,
                 y_label=f"noise, 1 at {claimed.claim.bound:g}",
-                log_x=not is_guess,
+                log_x=not is_share,
                 log_y=True,
             ),
         ),
@@ -50,7 +49,7 @@ def sweep_svg(sweep: Sweep) -> str:
             Axes(
                 x_label=label,
                 y_label="right guesses, %",
-                log_x=not is_guess,
+                log_x=not is_share,
                 y_range=(50.0, 100.0),
             ),
         ),

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from pufferslice._core.display import rounded
+from pufferslice._core.numbers import at_most
 from pufferslice._core.text import shown
-from pufferslice.calibration.guarantee import at_most
 from pufferslice.errors import escaped
 
 ISOLATE: Final = "\u2068"
 END_ISOLATE: Final = "\u2069"
+
+N_BOUNDS: Final = 25
+"""Bounds on the slider of a page."""
 
 
 def number(value: float | None) -> str:

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of a page about private training."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pufferslice._core.threads import Progress
 from pufferslice.audit import MembershipAudit, Verdict
-from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.sweep import bounds_around, stated_variation, what_if_training
+from pufferslice.certificate.statement import PlanPart
+from pufferslice.certificate.sweep import stated_variation, what_if_training
 from pufferslice.certificate.wording import doubt_sentence, limit_sentences, record_conditions
+from pufferslice.claims.guess import right_guesses
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.inputs import ReportInputs, TrainingLog
 from pufferslice.report.svg import Series
-from pufferslice.report.text import label
+from pufferslice.report.text import N_BOUNDS, label
 
 _MOST_POINTS: Final = 300
 _COLUMNS: Final = ("spent_epsilon", "held_out_accuracy", "held_out_loss")
@@ -23,21 +24,21 @@ _INTERNAL_COLUMNS: Final = ("mean_loss", "held_out_accuracy", "held_out_loss")
 def training_numbers(held: ReportInputs) -> dict[str, Any]:
     """What the public statement says, and what logs and audits show."""
     certificate = held.certificate
-    statement = certificate.statement
+    statement = certificate.trained
     verdicts = [audit for audit in held.audits if isinstance(audit, Verdict)]
     return {
         "kind": "training",
-        "subject": label(statement["data"]),
+        "subject": label(statement.data),
         "statement": statement,
         "claim": certificate.guarantee,
         # A claim that averages over batch draws is not about the draw that the run saw.
         "about_the_run": certificate.guarantee.notion != "average_over_batches",
-        "noise_multipliers": _ends(statement["runs"]),
-        "runs": [(run, _ends([run])) for run in statement["runs"]],
+        "noise_multipliers": _ends(statement.runs),
+        "runs": [(run.to_json(), _ends([run])) for run in statement.runs],
         "variation": stated_variation(certificate),
         "doubt": doubt_sentence(statement),
         "record_conditions": record_conditions(statement),
-        "hypotheses": [HYPOTHESES[code] for code in statement["hypotheses"]],
+        "hypotheses": [HYPOTHESES[code] for code in statement.hypotheses],
         "limits": limit_sentences(statement),
         "logs": [(log.internal, list(_curves(log))) for log in held.logs],
         "verdicts": verdicts,
@@ -50,10 +51,10 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
 def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, Any]:
     """The noise of the same plan at other epsilons; nothing if it has no single noise."""
     claim = certificate.guarantee
-    points = what_if_training(certificate, bounds_around(claim), progress)
+    points = what_if_training(certificate, claim.bounds_around(N_BOUNDS), progress)
     if not points:
         return {}
-    epsilons = tuple(point.claim.epsilon for point in points)
+    epsilons = tuple(point.claim.bound for point in points)
     multipliers = tuple(point.noise_multiplier for point in points)
     guesses = tuple(100 * right_guesses(point.total_variation) for point in points)
     return {
@@ -66,8 +67,8 @@ def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, An
     }
 
 
-def _ends(runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    values = [value for run in runs for value in run["noise_multipliers"]]
+def _ends(runs: Sequence[PlanPart]) -> tuple[float, float]:
+    values = [value for run in runs for value in run.noise_multipliers]
     return min(values), max(values)
 
 

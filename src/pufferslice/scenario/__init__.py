@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios: secrets, pairs, priors and the distributions of a query."""
 
+from pufferslice.scenario.attribute import gaussian_process
 from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
@@ -8,13 +9,13 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
     SampledDistribution,
 )
+from pufferslice.scenario.pairs import SecretPair
 from pufferslice.scenario.priors import (
     Bootstrap,
     Resampled,
 )
 from pufferslice.scenario.scenario import (
     Scenario,
-    SecretPair,
 )
 from pufferslice.scenario.secrets import (
     Bins,
@@ -23,7 +24,6 @@ from pufferslice.scenario.simulator import (
     OutputSimulator,
     Simulator,
 )
-from pufferslice.scenario.templates import gaussian_process
 
 __all__ = [
     "Bins",

@@ -1,39 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scenario: secrets, the pairs to protect, priors, and the query of one release."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, combinations, count
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
-from pufferslice._core.arrays import Floats, locked
-from pufferslice._core.checks import check_count, check_fits, check_one_of, check_unique, is_a
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_one_of, check_unique, is_a
 from pufferslice._core.files import canonical_json, digest
-from pufferslice._core.text import given, listed, quoted
-from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, complete_part, frame_of, without_missing
+from pufferslice._core.text import given, quoted
+from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.ranges import joined_ends
 from pufferslice.queries.variation import (
     check_possible,
     check_reached,
     check_varied,
-    near_matches,
 )
+from pufferslice.scenario.attribute import from_attribute
 from pufferslice.scenario.distributions import (
-    FiniteDistribution,
     GaussianDistribution,
     GaussianMixture,
     Kind,
     equal_distributions,
 )
+from pufferslice.scenario.markov import from_markov_chain
+from pufferslice.scenario.pairs import Pairs, SecretPair, chosen_pairs
+from pufferslice.scenario.prevalence import from_prevalence
 from pufferslice.scenario.priors import (
     DECLARED,
     LAWS,
@@ -43,50 +41,16 @@ from pufferslice.scenario.priors import (
     Source,
     TableWorld,
     World,
-    check_level,
     check_probabilities_of,
     complete_world,
     grouped_prior,
     world_distribution,
 )
-from pufferslice.scenario.rows import (
-    DESIGNS,
-    FEWEST_ROWS,
-    Design,
-    RowDistribution,
-    RowTable,
-    check_both_kinds,
-    frame_of_rows,
-    share_differing,
-    size_differing,
-    two_worlds,
-)
+from pufferslice.scenario.rows import RowDistribution, RowTable
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
-from pufferslice.scenario.templates import (
-    LEAST_SHARE,
-    NO_NORMAL_LAW,
-    PRIOR_FORMS,
-    PriorForm,
-    drawn_path,
-    held_counts,
-    is_index,
-    ordered_pairs,
-    share_names,
-    state_counts,
-    stationary,
-    time_span,
-    window_span,
-)
+from pufferslice.scenario.volume import from_volume
 
 Secret = str | Sequence[str] | Bins
-Pairs = Literal["all"] | Sequence[tuple[str, str]]
-
-
-class SecretPair(NamedTuple):
-    """Pair of secrets that must not be told apart, protected in both orders."""
-
-    first: str
-    second: str
 
 
 class Instance(NamedTuple):
@@ -272,320 +236,52 @@ class Scenario:
         )
         return scenario
 
+    from_prevalence = classmethod(from_prevalence)
+    from_volume = classmethod(from_volume)
+    from_attribute = classmethod(from_attribute)
+    from_markov_chain = classmethod(from_markov_chain)
+
     @classmethod
-    def from_prevalence(
+    def of_rows(
         cls,
-        table: object,
+        rows: RowTable,
+        worlds: Mapping[str, RowDistribution],
         *,
-        column: str,
-        value: Any,  # a value or a condition
-        query: Query,
-        within: float | None = None,
-        moments_from: object = None,
-        n_rows: int | None = None,
-        design: Design = "stratified",
-        prior: PriorForm | Literal["gaussian"] = "rows",
-        shares: Sequence[float] | None = None,
-        n_draws: int = 500,
-        seed: int | None = None,
-        source: Source | None = None,
-        progress: Progress = silent,
+        secret: Mapping[str, Any],
+        source: Source,
+        origin: str,
+        n_rows: int | None,
     ) -> "Scenario":
-        """Hide how common something is: the share of rows whose `column` has `value`.
-
-        Any two shares at most `within` apart are hidden, as `within=0.05` for five points, even
-        from someone who knows every row but those that make the difference. The query is a sum
-        over rows: means and rates of all rows, totals, counts, cross tables, each with a public
-        `clip` range. The noise is fitted to the rows of `moments_from`, an earlier, held-out or
-        public table; without it, to those of `table`, and the certificate says so. `n_rows` is the
-        public number of rows that a release has, by default that of `table`. `stratified`: exactly
-        a share of the rows has the property; `independent`: each row by itself.
-
-        `prior="draws"` is for queries that are not sums, as quantiles: `n_draws` tables of each of
-        the `shares`, drawn with `seed`, are then the prior, and the claim is about these tables.
-        Pairs: all, or shares that differ by at most `within`.
-        """
-        check_level(query, "table", "worlds")
-        check_one_of(DESIGNS, design=design)
-        if prior == "gaussian":
-            raise ScenarioError(NO_NORMAL_LAW)
-        check_one_of(PRIOR_FORMS, prior=prior)
-        ((_, condition),) = conditions_of("value", {column: value})
-        if prior == "draws":
-            return _drawn_prevalence(
-                cls,
-                table,
-                column=column,
-                condition=condition,
-                query=query,
-                shares=shares,
-                within=within,
-                n_rows=n_rows,
-                design=design,
-                n_draws=n_draws,
-                seed=seed,
-                source=source or "released_data",
-                progress=progress,
-            )
-        if shares is not None or seed is not None:
-            raise ArgumentError(
-                "shares and seed go with prior='draws'; hide any two shares within a distance with "
-                "within=0.05"
-            )
-        if within is None:
-            raise ArgumentError(
-                "within must say how far apart two shares may be that are hidden, as within=0.05"
-            )
-        if table is None and n_rows is None:
-            raise ArgumentError("n_rows is required where no table is given")
-        if table is None and moments_from is None:
-            raise ArgumentError("give a table, or moments_from and n_rows")
-        n = len(frame_of_rows(table)) if n_rows is None else n_rows
-        differing = share_differing(within, n, design)
-        rows = RowTable.of(
-            table if moments_from is None else moments_from, query, n_rows=n, also=column
+        """Make a scenario of two worlds that differ in some rows: any two values within a range."""
+        prior = Prior(
+            name="rows",
+            source=source,
+            origin=origin,
+            probabilities=dict.fromkeys(worlds, 0.5),
+            distributions=worlds,
+            n_rows={} if n_rows is None else dict.fromkeys(worlds, n_rows),
         )
-        part, present = complete_part(rows.frame, column)
-        has = np.zeros(len(rows.frame), dtype=np.bool_)
-        if present.any():
-            has[present] = condition.flags(part, column)
-        property_name = condition.on(column)
-        hint = ""
-        if not has.any() and condition.comparison == "equals" and present.any():
-            hint = near_matches(column, str(condition.value), [part])
-        check_both_kinds(has, property_name, hint)
-        secret = {
-            "share_of": property_name,
-            "within": float(within),
-            "n_rows": int(n),
-            "n_differing": share_differing(within, n, "stratified").most,
-            "design": design,
-        }
-        names = ("the smaller share", "the larger share")
-        return _of_rows(
-            cls,
-            rows,
-            two_worlds(names, (rows.rows[~has], rows.rows[has]), rows, differing),
+        return cls(
+            distribution="worlds",
             secret=secret,
-            source=source or ("released_data" if moments_from is None else "held_out"),
-            origin=f"means and covariances of rows with and without {property_name}",
-            n_rows=n,
+            secrets=tuple(worlds),
+            pairs=chosen_pairs("all", tuple(worlds)),
+            priors=(prior,),
+            query=rows.query,
         )
 
-    @classmethod
-    def from_attribute(
-        cls,
+    def with_origin(
+        self,
+        origin: str,
         *,
-        query: Query,
-        values: Sequence[float],
-        mean: npt.ArrayLike | None = None,
-        cov: npt.ArrayLike | None = None,
-        history: object = None,
-        name: str = "attribute",
-        within: float | None = None,
-        source: Source = "public_model",
+        n_dropped: int = 0,
+        n_rows: Mapping[str, int] | None = None,
+        name: str = "declared",
     ) -> "Scenario":
-        """Hide a number that is jointly Gaussian with the released statistics.
-
-        `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
-        or a kernel (`gaussian_process`). The secret is which of `values` it has. Pairs: all, or
-        values that differ by at most `within`. A `history` of earlier cases is refused: they need
-        not be normal.
-        """
-        if history is not None:
-            raise ScenarioError(
-                "a history of cases is not a normal distribution, and noise that is fitted as if "
-                "it were one can reveal the attribute. Declare mean and cov of a model that you "
-                "trust, or put the cases into bins with Scenario.from_records"
-            )
-        if mean is None or cov is None:
-            raise ArgumentError("give mean and cov, of the attribute first and then the statistics")
-        joint = GaussianDistribution(mean=mean, cov=cov)
-        origin = f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter"
-        if joint.dim != query.dim + 1:
-            raise ArgumentError(
-                f"mean and cov (or the times of a process) must have {query.dim + 1} coordinates, "
-                f"the attribute first and then those of the query; got {joint.dim}"
-            )
-        numbers = {f"{value:.12g}": float(value) for value in values}
-        if len(numbers) < 2 or len(numbers) != len(values):
-            raise ArgumentError("values must be at least two different numbers")
-        worlds: dict[str, Any] = {
-            label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
-        }
-        pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
-        scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
-        return _with_origin(scenario, origin)
-
-    @classmethod
-    def from_markov_chain(
-        cls,
-        transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
-        *,
-        length: int,
-        positions: Sequence[int | tuple[int, int]],
-        query: Query,
-        start: npt.ArrayLike | Literal["stationary"] = "stationary",
-        counted: Sequence[int] | None = None,
-        windows: Sequence[tuple[int, int]] | None = None,
-        n_draws: int | None = None,
-        seed: int | None = None,
-        source: Source = "public_model",
-        progress: Progress = silent,
-    ) -> "Scenario":
-        """Hide the state at some times of a Markov chain, where counts of states are released.
-
-        `transition[i][j]` is the probability of state j after state i; a mapping gives several
-        chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
-        states are told apart; `(first, last)` is an interval, through all of which the chain has
-        one state. The query counts states, or is their share of all times: `count` or `rate` of the
-        values of one column. It has a coordinate for each of the `counted` states (by default all
-        but the first, which follows), in each of the `windows` (by default all times), which are
-        `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
-        counts that are too rare for that; the certificate says how much. Chains with too many
-        counts need `n_draws` with a public `seed`: the drawn counts are then the prior. A release
-        takes one row for each time.
-        """
-        chains = transition if isinstance(transition, Mapping) else {"chain": transition}
-        is_share = _is_share_of_states(query)
-        check_count(2, length=length)
-        check_fits(1, length=length)
-        if query.missing != "refuse":
-            raise ArgumentError(
-                f"query must refuse missing values, got {given(query.missing)}: a chain has a "
-                'state at every time. Use query.with_missing("refuse"), in a file missing = '
-                '"refuse", and fill gaps before the release'
-            )
-        if (n_draws is None) != (seed is None):
-            raise ArgumentError(
-                "n_draws and seed go together: draws of the chain need a public seed"
-            )
-        if n_draws is not None and seed is not None:
-            check_count(2, n_draws=n_draws)
-            check_count(0, seed=seed)
-            check_fits(length, n_draws=n_draws)
-        times = [time_span(position, length) for position in positions]
-        windows = [(0, length)] if windows is None else windows
-        spans = [window_span(window, length) for window in windows]
-        scenario = None
-        for name, matrix in chains.items():
-            chain = locked(matrix)
-            n_states = len(chain)
-            square = chain.ndim == 2 and chain.shape == (n_states, n_states) and n_states >= 2
-            shares = square and chain.min() >= 0
-            if not shares or np.abs(chain.sum(axis=1) - 1).max() > 1e-9:
-                raise ArgumentError(
-                    "transition must be a square matrix of probabilities whose rows sum to 1"
-                )
-            first = stationary(chain) if isinstance(start, str) else locked(start)
-            if first.shape != (n_states,) or not (first.min() >= 0 and abs(first.sum() - 1) < 1e-9):
-                raise ArgumentError(
-                    f"start must be 'stationary' or {n_states} probabilities that sum to 1"
-                )
-            states = list(range(1, n_states)) if counted is None else list(counted)
-            if not all(is_index(s, n_states) for s in states) or len(set(states)) != len(states):
-                raise ArgumentError(f"counted must be different states from 0 to {n_states - 1}")
-            coordinates = [(span, state) for span in spans for state in states]
-            if query.dim != len(coordinates):
-                raise ArgumentError(
-                    f"the query must have one coordinate for each counted state of each window "
-                    f"({len(coordinates)}), got {query.dim}; the last state follows from the others"
-                )
-            worlds: dict[str, Any] = {}
-            pairs: list[tuple[str, str]] = []
-            errors, left_out = [0.0], 0.0
-            for number, known in enumerate(times):
-                labels = []
-                for state in range(n_states):
-                    label = f"state {state} at {known.start}"
-                    if len(known) > 1:
-                        label = f"state {state} from {known.start} to {known.stop - 1}"
-                    if n_draws is not None:
-                        rng = np.random.default_rng([seed or 0, number, state])
-                        path = drawn_path(chain, first, length, known, state, n_draws, rng)
-                        if path is None:
-                            continue
-                        rows = [
-                            (path[:, span.start : span.stop] == k).sum(1) for span, k in coordinates
-                        ]
-                        held = FiniteDistribution.uniform(np.stack(rows, axis=1))
-                    else:
-                        masses = state_counts(chain, first, length, known, state, coordinates)
-                        if masses is None:
-                            continue
-                        held, error, rare = held_counts(masses)
-                        errors.append(error)
-                        left_out = max(left_out, rare)
-                    if is_share:
-                        held = attrs.evolve(held, outputs=held.outputs / length)
-                    worlds[label] = held
-                    labels.append(label)
-                pairs += combinations(labels, 2)
-                progress(number + 1, len(times))
-            origin = f"counts of {length} states of a Markov chain with {n_states} states"
-            if n_draws is not None:
-                origin += f", {n_draws} draws per secret, public seed {seed}; {DECLARED}"
-            else:
-                origin += (
-                    "; the prior has their probabilities held to multiples of 2^-30, each within "
-                    f"{max(errors):.2g} of itself"
-                )
-            if left_out:
-                origin += (
-                    f"; counts rarer than {LEAST_SHARE:.1g} are left out, under each secret of "
-                    f"probability {left_out:.2g} together at most, which the chain itself adds to "
-                    "a delta and to right guesses"
-                )
-            part = cls.from_worlds(
-                worlds, query=query, pairs=pairs, source=source, name="state at a time"
-            )
-            n_rows = dict.fromkeys(worlds, length)
-            part = _with_origin(part, origin, n_rows=n_rows, name=str(name))
-            scenario = part if scenario is None else scenario.with_prior(part)
-        if scenario is None:
-            raise ArgumentError("transition must hold at least one chain")
-        return scenario
-
-    @classmethod
-    def from_volume(
-        cls,
-        table: object,
-        *,
-        query: Query,
-        up_to: int,
-        ratio: float = 1.1,
-        moments_from: object = None,
-        name: str = "the table",
-        source: Source | None = None,
-    ) -> "Scenario":
-        """Hide how many rows a business has.
-
-        Any two sizes within a `ratio` are hidden, up to the largest size `up_to`, which is public.
-        The query is made of totals and counts, each with a public `clip` range; a mean would divide
-        by the hidden number. The noise is fitted to the rows of `moments_from`, as in
-        `from_prevalence`. The number of rows is never printed. `name` says whose size it is.
-        """
-        check_level(query, "table", "worlds")
-        differing = size_differing(ratio, up_to)
-        rows = RowTable.of(table if moments_from is None else moments_from, query, up_to=up_to)
-        if len(rows.frame) < FEWEST_ROWS:
-            raise ScenarioError(f"a volume needs at least {FEWEST_ROWS} rows")
-        secret = {
-            "size_of": name,
-            "ratio": float(ratio),
-            "up_to": int(up_to),
-            "n_differing": differing.most,
-        }
-        names = ("the smaller size", "the larger size")
-        return _of_rows(
-            cls,
-            rows,
-            two_worlds(names, (np.zeros((1, query.dim)), rows.rows), rows, differing),
-            secret=secret,
-            source=source or ("released_data" if moments_from is None else "held_out"),
-            origin="the mean and the covariance of the rows",
-            n_rows=None,
-        )
+        """The scenario with a sentence about its prior, and the rows that a release must have."""
+        (prior,) = self.priors
+        prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
+        return attrs.evolve(self, priors=(prior,), n_dropped=self.n_dropped + n_dropped)
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """Add the priors of `other` to this scenario."""
@@ -787,126 +483,6 @@ def _from_tables(
     return scenario
 
 
-def _is_share_of_states(query: Query) -> bool:
-    """Whether a query is of shares of states; refused if it is not of counts either."""
-    kinds = {coordinate.statistic for coordinate in query.coordinates}
-    stated = query.parameters
-    cells = [[entry] for kind in ("count", "rate") for entry in stated.get(kind) or []]
-    cells = cells or stated.get("by") or []
-    labels = [{entry["column"] for entry in cell if "equals" in entry} for cell in cells]
-    states = set.intersection(*labels) if labels else set()
-    if kinds not in ({"count"}, {"rate"}) or not states:
-        raise ScenarioError(
-            "the query of a Markov chain must be a count or a rate of states: values of one "
-            "column, as summary(count={'state': 1}). Nothing is known about other numbers of a "
-            "time, as loads, and noise for counts does not hide the state in them"
-        )
-    return kinds == {"rate"}
-
-
-def _of_rows(
-    cls: type[Scenario],
-    rows: RowTable,
-    worlds: Mapping[str, RowDistribution],
-    *,
-    secret: Mapping[str, Any],
-    source: Source,
-    origin: str,
-    n_rows: int | None,
-) -> Scenario:
-    """Make a scenario of two worlds that differ in some rows: any two values within a range."""
-    prior = Prior(
-        name="rows",
-        source=source,
-        origin=origin,
-        probabilities=dict.fromkeys(worlds, 0.5),
-        distributions=worlds,
-        n_rows={} if n_rows is None else dict.fromkeys(worlds, n_rows),
-    )
-    return cls(
-        distribution="worlds",
-        secret=secret,
-        secrets=tuple(worlds),
-        pairs=chosen_pairs("all", tuple(worlds)),
-        priors=(prior,),
-        query=rows.query,
-    )
-
-
-def _drawn_prevalence(
-    cls: type[Scenario],
-    table: object,
-    *,
-    column: str,
-    condition: Condition,
-    query: Query,
-    shares: Sequence[float] | None,
-    within: float | None,
-    n_rows: int | None,
-    design: Design,
-    n_draws: int,
-    seed: int | None,
-    source: Source,
-    progress: Progress,
-) -> Scenario:
-    """Draw tables with each share of a property, which are declared to be the prior."""
-    if shares is None or seed is None:
-        raise ArgumentError("prior='draws' needs shares and a public seed")
-    columns = list(dict.fromkeys((column, *query.columns)))
-    frame, n_dropped = without_missing(frame_of_rows(table), columns, query.missing)
-    has = condition.flags(frame, column)
-    property_name = condition.on(column)
-    check_both_kinds(has, property_name)
-    check_varied(query, [frame])
-    n = len(frame) if n_rows is None else n_rows
-    check_count(FEWEST_ROWS, n_rows=n)
-    names = share_names(shares)
-    sizes = {name: math.floor(share * n + 0.5) for name, share in names.items()}
-    if len(set(sizes.values())) != len(sizes):
-        raise ArgumentError(
-            f"two shares give the same number of rows among {n}; take shares further apart"
-        )
-    check_count(2, n_draws=n_draws)
-    check_count(0, seed=seed)
-    check_fits(1, n_rows=n)
-    check_fits(query.dim, n_draws=n_draws)
-    evaluate = query.bound(frame)
-    groups = np.flatnonzero(has), np.flatnonzero(~has)
-    worlds: dict[str, Any] = {}
-    for number, (name, size) in enumerate(sizes.items(), start=1):
-        rng = np.random.default_rng([seed, number])
-        outputs = np.empty((n_draws, query.dim))
-        for draw in range(n_draws):
-            k = size if design == "stratified" else int(rng.binomial(n, size / n))
-            rows = [rng.choice(g, m) for g, m in zip(groups, (k, n - k), strict=True) if m]
-            outputs[draw] = evaluate(np.concatenate(rows))
-            progress((number - 1) * n_draws + draw + 1, len(sizes) * n_draws)
-        worlds[name] = FiniteDistribution.uniform(outputs)
-    origin = (
-        f"{n_draws} tables of {n} rows, drawn with replacement ({design}) from the rows "
-        f"with and without {property_name}, public seed {seed}; {DECLARED}"
-    )
-    pairs: Pairs = "all" if within is None else ordered_pairs(names, difference=within)
-    scenario = cls.from_worlds(
-        worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
-    )
-    return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
-
-
-def _with_origin(
-    scenario: Scenario,
-    origin: str,
-    *,
-    n_dropped: int = 0,
-    n_rows: Mapping[str, int] | None = None,
-    name: str = "declared",
-) -> Scenario:
-    """Add a sentence about the prior, and the number of rows that a release must have."""
-    (prior,) = scenario.priors
-    prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
-    return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)
-
-
 def _check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
     """Refuse distributions that only clipping makes equal: their release would say nothing."""
     clips = any(scenario.clipped().values())
@@ -916,34 +492,6 @@ def _check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> 
             "range clips them: a release would show an end of the range, not the data. Give a "
             "range that holds the query's values, or leave it out"
         )
-
-
-def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ...]:
-    """The declared pairs in the order of the secrets, each once."""
-    if isinstance(pairs, str):
-        check_one_of(("all",), pairs=pairs)
-        return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
-    if not is_a(pairs, Iterable):
-        raise ArgumentError(
-            f"pairs must be 'all' or a list of pairs of secrets, got {given(pairs)}"
-        )
-    chosen = []
-    for pair in pairs:
-        n_secrets = len(pair) if is_a(pair, list | tuple) else 0
-        if n_secrets != 2 or pair[0] == pair[1]:
-            # A string here is part of what came in place of pairs, which is not shown.
-            shown = given(pair) if is_a(pair, list | tuple) else f"a {type(pair).__name__}"
-            raise ArgumentError(f"a pair must name two different secrets, got {shown}")
-        for secret in pair:
-            if secret not in secrets:
-                raise ScenarioError(
-                    f"pair {given(tuple(pair))} names no secret {given(secret)}; the secrets are "
-                    f"{listed(secrets)}"
-                )
-        chosen.append(SecretPair(*sorted(pair, key=secrets.index)))
-    if not chosen:
-        raise ArgumentError("pairs must name at least one pair of secrets, or be 'all'")
-    return tuple(dict.fromkeys(chosen))
 
 
 def _check_secrets(secrets: tuple[str, ...]) -> None:

@@ -21,6 +21,7 @@ from pufferslice.sensitivity.concentration import (
     dkw_halfwidth,
 )
 from pufferslice.sensitivity.exact import DIRECTIONS_PER_BLOCK, projection_errors
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.kernels import project, sort_rows
 from pufferslice.sensitivity.tables import (
     DistributionPair,
@@ -101,8 +102,10 @@ class BandTables(NamedTuple):
     cover."""
 
 
-def missing_mass(tables: GapTables) -> Floats:
+def missing_mass(tables: GapTables | GaussianPairs) -> Floats:
     """Mass of the levels that band tables leave out, per instance, shape (n_instances,)."""
+    if isinstance(tables, GaussianPairs):
+        return np.zeros(tables.n_instances)
     return np.asarray((LEVEL_QUANTA - tables.totals) / LEVEL_QUANTA)
 
 

@@ -47,6 +47,7 @@ from pufferslice.sensitivity.tables import (
 )
 
 Effort = Literal["quick", "thorough"]
+EFFORTS: Final = get_args(Effort)
 Cost = Literal["squared", "renyi", "delta", "guess"]
 
 SEED: Final = 15

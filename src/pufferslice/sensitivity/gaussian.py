@@ -10,16 +10,18 @@ and delta and total variation are at most the mean of those of the pieces. Any c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Final, Self, final
+from typing import Any, ClassVar, Final, NoReturn, Self, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
+from scipy.special import erf
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice._core.search import SAFETY
+from pufferslice.errors import ArgumentError, ClaimError, ScenarioError
 from pufferslice.scenario.distributions import (
     WEIGHT_QUANTA,
     Distribution,
@@ -27,9 +29,18 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
 )
 from pufferslice.sensitivity.coupling_kernels import transport
-from pufferslice.sensitivity.renyi import gaussian_divergence_apart, gaussian_divergence_nd
-from pufferslice.sensitivity.whitening import Shape
+from pufferslice.sensitivity.renyi import (
+    CLAIM_ORDERS,
+    gaussian_delta,
+    gaussian_divergence_apart,
+    gaussian_divergence_nd,
+)
+from pufferslice.sensitivity.sphere import log_sphere_moment
+from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
+from pufferslice.sensitivity.whitening import Covariance, Shape
 
+_DELTA_ERROR: Final = 2.0**-49
+_UP: Final = 1 + 2.0**-50
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
 _MIXED_UP: Final = 1 + 2.0**-40
 """More than the rounding of a mean over the pieces of a mixture."""
@@ -47,6 +58,13 @@ class GaussianPairs:
     Only differences of means matter, and scaled means far from 0 would lose them to rounding: `of`
     puts the second mean at 0 and rounds the exact difference once.
     """
+
+    name: ClassVar[str] = "gaussian"
+    prior_kinds: ClassVar[tuple[str, ...]] = ("gaussian",)
+    is_on_grid: ClassVar[bool] = False
+    envelopes: ClassVar[tuple[str, ...]] = ("exact",)
+    """Ways to bound a divergence along a slice."""
+    is_point: ClassVar[bool] = False
 
     means: Floats
     """Shape (n_pieces, 2, dim)."""
@@ -131,6 +149,147 @@ class GaussianPairs:
         return int(self.means.shape[2])
 
     @property
+    def is_single(self) -> bool:
+        """Whether every instance is of two Gaussians, not of mixtures."""
+        return not self.has_mixtures
+
+    @property
+    def scale(self) -> float:
+        """Largest distance of two means, or difference of two spreads."""
+        means = np.linalg.norm(self.means[:, 0] - self.means[:, 1], axis=1)
+        spreads = np.abs(self.covs[:, 0] - self.covs[:, 1]).max(axis=(1, 2))
+        return float(max(means.max(), math.sqrt(spreads.max())))
+
+    def fits(self, directions: Floats) -> bool:
+        """Whether the directions have as many coordinates as the Gaussians."""
+        return bool(directions.shape[1] == self.dim)
+
+    def scale_along(self, weights: Floats) -> float:
+        """Size of the differences: every slice may show it."""
+        del weights
+        return self.scale
+
+    def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
+        """None: the description says nothing about means and covariances."""
+        del scenario
+        return iter(())
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Means and covariances, and of mixtures the pieces, for a file."""
+        arrays = {"means": self.means, "covs": self.covs}
+        return arrays | (
+            {"owners": self.owners, "counts": self.counts} if self.has_mixtures else {}
+        )
+
+    def mean_squares(self, noise: Covariance) -> NoReturn:
+        """Refuse: the data's own spread counts as noise here, and distances would not."""
+        del noise
+        raise ClaimError(
+            "declared Gaussian distributions have no mean squared distance; claim guesses, a Rényi "
+            "divergence, or (epsilon, delta)"
+        )
+
+    def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
+        """Delta as a function of epsilon: exact for equal spreads.
+
+        For other spreads their part is added, or the best of many orders is taken.
+        """
+        shifts, variations = self.parts(noise.std)
+        farthest = shifts.max(axis=1) * _UP
+        orders = np.array(CLAIM_ORDERS)[:, None]
+        costs = np.array([self.divergences(order, noise) for order in CLAIM_ORDERS]) * SAFETY
+        terms = (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
+
+        def deltas(epsilon: float) -> Floats:
+            split = self.averaged(gaussian_delta(farthest, epsilon) + _DELTA_ERROR + variations)
+            logs = (orders - 1) * (costs - epsilon) + terms
+            converted = np.exp(np.minimum(logs.min(axis=0), 0.0)) * _UP
+            return np.asarray(np.minimum(split, converted))
+
+        return deltas
+
+    def variations(self, noise: Covariance) -> Floats:
+        """What means and spreads add to the total variation, or the best bound of several orders.
+
+        Exact for equal spreads; for others the part of the spreads is added.
+        """
+        costs = np.array([self.divergences(order, noise) for order in LOW_ORDERS]).T * SAFETY
+        bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
+        shifts, variations = self.parts(noise.std)
+        near = erf(shifts.min(axis=1) / (2 * math.sqrt(2)))
+        split = self.averaged((near + variations) * (1 + 1e-12))
+        return np.asarray(np.minimum(split, bounds))
+
+    def epsilon_at(self, delta: float, noise: Covariance) -> None:
+        """None: there are no distances to read it off."""
+        del delta, noise
+
+    def sphere_divergences(self, notion: str, order: float, noise: Covariance) -> Floats:
+        """Divergence along the whole sphere, for pieces with one covariance on both sides."""
+        if not self.have_one_spread:
+            raise ArgumentError(
+                "the whole sphere has a closed form for Gaussians only where both distributions of "
+                "every pair have the same covariance. Use a FiniteProfile (a SampledSphere needs a "
+                "public range, which Gaussian priors do not have)"
+            )
+        a = order - 1
+        points = order / 2 * self.squared_ratios(order, noise.std)
+        if notion == "average":
+            pieces = points / noise.dim
+        else:
+            pieces = np.array([log_sphere_moment(a * x, noise.dim) / a for x in points])
+        return self.mixed(np.stack([pieces, pieces]), order)
+
+    def reach(self) -> None:
+        """None: Gaussians reach everywhere."""
+
+    def coarsened(self, n_entries: int) -> Self:
+        """The pairs themselves."""
+        del n_entries
+        return self
+
+    def farther(self, distance: float) -> None:
+        """None: nothing is coupled."""
+        del distance
+
+    def unwhitened(self, shape: Shape) -> Self:
+        """The pairs in scaled coordinates."""
+        coloring = shape.coloring
+        covs = coloring @ self.covs @ coloring.T
+        return attrs.evolve(
+            self, means=self.means @ coloring.T, covs=(covs + covs.swapaxes(-1, -2)) / 2
+        )
+
+    def source(self, found: str | None) -> str:
+        """The divergences of the Gaussians."""
+        del found
+        if self.has_mixtures:
+            return "the exact divergences of Gaussian components, coupled"
+        return "the exact divergence of the Gaussian distributions"
+
+    def slice_deltas(self, epsilons: Floats, noise: Covariance, envelope: str) -> NoReturn:
+        """Refuse: Gaussians have no gaps along slices."""
+        del epsilons, noise, envelope
+        raise ArgumentError(
+            "an (epsilon, delta) claim is calibrated on gaps, which Gaussian distributions do "
+            "not have; certify a Rényi claim and read its (epsilon, delta) views"
+        )
+
+    def epsilon_along(self, notion: str, weights: Floats, delta: float, noise: Covariance) -> None:
+        """None: there are no gaps to read it off."""
+        del notion, weights, delta, noise
+
+    def largest_gaps(self) -> None:
+        """None: Gaussians of different spread have no largest gap."""
+
+    def worst_gaps(self) -> NoReturn:
+        """Refuse: W-infinity is infinite between Gaussians of different spread."""
+        raise ArgumentError(
+            "rule 'closed_form' needs W-infinity, which is infinite between Gaussians of different"
+            " spread; use rule 'tight', which takes their exact divergence"
+        )
+
+    @property
     def equal(self) -> npt.NDArray[np.bool_]:
         """Instances whose two distributions are the same distribution."""
         return np.logical_and.reduceat(self._equal_pieces, self._starts)
@@ -199,14 +358,15 @@ class GaussianPairs:
         """Whether both sides of every piece have the same covariance."""
         return bool(np.array_equal(self.covs[:, 0], self.covs[:, 1]))
 
-    def differences(self, directions: Floats) -> tuple[Floats, Floats]:
-        """How far each pair differs at all, and along each of these directions."""
+    def visible(self, directions: Floats, errors: Floats, share: float) -> tuple[Floats, Floats]:
+        """What a slice must show of each pair, squared, and what each of these directions shows."""
+        del errors  # differences are projected, not values
         shifts = self.means[:, 0] - self.means[:, 1]
         spreads = self.covs[:, 0] - self.covs[:, 1]
         apart = np.linalg.norm(shifts, axis=1) ** 2 + np.linalg.norm(spreads, axis=(1, 2))
         along = np.einsum("ld,ide,le->il", directions, spreads, directions)
         visible = (shifts @ directions.T) ** 2 + np.abs(along)
-        return self.averaged(apart), self.averaged(visible)
+        return self.averaged(apart) * share**2, self.averaged(visible)
 
     def check(self) -> None:
         """Check that the arrays fit together and are distributions; for pairs read from a file."""
@@ -235,9 +395,12 @@ class GaussianPairs:
         np.add.at(sums, self.owners, self.counts)
         return bool(np.all((sums == WEIGHT_QUANTA) | ((sizes == 1) & (sums == 1))))
 
-    def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
+    def slice_costs(
+        self, directions: Floats, order: float, noise: Covariance, envelope: str
+    ) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""
-        variance = noise_std**2
+        del envelope  # the divergence is exact
+        variance = noise.std**2
         sizes = _along(np.abs(directions), np.abs(self.covs)).max(axis=1)
         errors = _spread_errors(self.dim, order, sizes + variance)
         totals = _along(directions, self.covs) + (variance - errors)[:, None]
@@ -252,11 +415,11 @@ class GaussianPairs:
         both[:, self._equal_pieces] = 0.0
         return self.mixed(both, order)
 
-    def full_costs(self, order: float, noise_std: float) -> Floats:
+    def divergences(self, order: float, noise: Covariance) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
         both = np.zeros((2, len(self.means)))
         for i in np.flatnonzero(~self._equal_pieces):
-            both[:, i] = self._full_cost(int(i), order, noise_std)
+            both[:, i] = self._full_cost(int(i), order, noise.std)
         return self.mixed(both, order)
 
     def _full_cost(self, piece: int, order: float, noise_std: float) -> tuple[float, float]:

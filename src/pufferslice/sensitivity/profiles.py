@@ -193,7 +193,7 @@ class WholeSphere:
     """The whole sphere as profile, in closed form: all directions count, and none is drawn.
 
     The claim needs neither directions nor a failure probability nor a public range, but it has a
-    closed form only for some distributions (`pufferslice.calibration.sphere`); for the others it
+    closed form only for some distributions (`pufferslice.claims.sliced`); for the others it
     is refused, and `SampledSphere` or `FiniteProfile.uniform` is the way out.
 
     >>> WholeSphere(dim=9)

@@ -6,12 +6,15 @@ from typing import Final
 
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
-from scipy.special import logsumexp
+from scipy.special import log_ndtr, logsumexp, ndtr
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
+
+CLAIM_ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
+"""The grid where the direct formula ends; any order gives a valid epsilon."""
 
 SLICED_NOTIONS: Final = ("average", "joint")
 
@@ -200,6 +203,24 @@ def row_deltas(
                 total += weights[entry] * max(0.0, near - scale * far) / 2
         result[row] = total / mass + _DELTA_ERROR
     return result
+
+
+def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
+    """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
+    ratios = np.abs(np.asarray(ratios, dtype=np.float64))
+    if not np.all(np.asarray(epsilon) >= 0):
+        raise ArgumentError(f"epsilon must be a number and at least 0, got {epsilon!r}")
+    no_delta = (ratios == 0) | np.isposinf(epsilon)
+    safe, epsilon = np.where(ratios == 0, 1.0, ratios), np.where(no_delta, 0.0, epsilon)
+    direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
+        np.minimum(epsilon + log_ndtr(-safe / 2 - epsilon / safe), 0.0)
+    )
+    return np.asarray(np.where(no_delta, 0.0, np.maximum(direct, 0.0)))
+
+
+def improved_term(order: float, delta: float) -> float:
+    """The c of `improved_epsilon_joint`: what converting to `delta` adds; may be negative."""
+    return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
 
 def moment_rate(order: float, noise_std: float) -> float:

@@ -12,16 +12,20 @@ $\Phi(\sqrt{\rho} / 2)$ with $\rho = E\, Z^\top \Sigma^{-1} Z = \mathrm{tr}(\Sig
 Jensen's inequality, because $q \mapsto \Phi(\sqrt q / 2)$ is concave.
 """
 
-from typing import Final, final
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final, Self, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
+from scipy.special import erf
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.rows import RowDistribution
-from pufferslice.sensitivity.whitening import Shape
+from pufferslice.sensitivity.difference import NotOnSpheres
+from pufferslice.sensitivity.whitening import Covariance, Shape
 
 _MOMENT_ERROR: Final = 1e-9
 """Errors of stored moments, as shares of what one row could do to them: far above rounding."""
@@ -31,8 +35,14 @@ _ROOM: Final = 1 + 2.0**-20
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class RowDifference:
+class RowDifference(NotOnSpheres):
     """Mean and covariance of the change that one row makes, and how many rows change."""
+
+    name: ClassVar[str] = "rows"
+    prior_kinds: ClassVar[tuple[str, ...]] = ("rows",)
+    is_on_grid: ClassVar[bool] = True
+    is_point: ClassVar[bool] = False
+    is_single: ClassVar[bool] = False
 
     shift: Floats = attrs.field(converter=locked, eq=same)
     """Mean of the change, in scaled coordinates, shape (dim,)."""
@@ -78,15 +88,79 @@ class RowDifference:
         sizes = np.diagonal(moment) + mean_square * self.spans**2
         return np.asarray(moment + _MOMENT_ERROR * self.dim * np.diag(sizes))
 
-    def mean_square(self, shape: Shape | None, noise_std: float) -> float:
-        """Expected squared distance of two coupled outputs in noise deviations, rounded up."""
-        moment = self.second_moment
-        whitening = np.eye(self.dim) if shape is None else shape.whitening
+    @property
+    def scale(self) -> float:
+        """Root mean square of the change."""
+        return math.sqrt(float(np.trace(self.second_moment)))
+
+    def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
+        """As many rows differ as the stated range of secrets needs."""
+        secret = scenario["secret"]
+        mean = secret["n_differing"]
+        mean_square = mean**2
+        if secret.get("design") == "independent":
+            mean = secret["n_rows"] * secret["within"]
+            mean_square = mean**2 + mean * (1 - secret["within"])
+        if (self.counts < np.array([mean, mean_square]) / _ROOM).any():
+            yield "fewer rows differ in the evidence than the stated range of secrets needs"
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The moments, for a file."""
+        return attrs.asdict(self)
+
+    def mean_squares(self, noise: Covariance) -> Floats:
+        """Expected squared distance of two coupled outputs in noise deviations, rounded up.
+
+        The grid adds to the distance of every two coupled outputs (Minkowski).
+        """
+        moment, whitening = self.second_moment, noise.whitening
         total = float(np.einsum("ij,jk,ik->", whitening, moment, whitening))
         size = np.abs(whitening)
         largest = float(np.einsum("ij,jk,ik->", size, np.abs(moment), size))
         rounding = 4 * (self.dim + 4) ** 2 * UNIT_ROUNDOFF * largest
-        return (total + rounding) / noise_std**2 * _UP
+        distance = math.sqrt(total + rounding) / noise.std + noise.margin / noise.std
+        return np.array([distance**2 * _UP])
+
+    def divergences(self, order: float, noise: Covariance) -> Floats:
+        """Infinite: second moments bound no Rényi divergence."""
+        del order, noise
+        return np.array([math.inf])
+
+    def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
+        """The total variation, whatever epsilon is: second moments bound no more."""
+        variations = self.variations(noise)
+        return lambda _epsilon: variations
+
+    def variations(self, noise: Covariance) -> Floats:
+        """Total variation of two Gaussians at the root mean squared distance (Jensen)."""
+        distances = np.sqrt(self.mean_squares(noise))
+        return np.asarray(np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP))
+
+    def epsilon_at(self, delta: float, noise: Covariance) -> None:
+        """None: second moments give none below the total variation."""
+        del delta, noise
+
+    def reach(self) -> None:
+        """None: the rows are coupled independently."""
+
+    def coarsened(self, n_entries: int) -> Self:
+        """The moments themselves."""
+        del n_entries
+        return self
+
+    def farther(self, distance: float) -> None:
+        """None: nothing is coupled."""
+        del distance
+
+    def unwhitened(self, shape: Shape) -> Self:
+        """The moments themselves, which are not whitened."""
+        del shape
+        return self
+
+    def source(self, found: str | None) -> str:
+        """The moments and the coupling."""
+        del found
+        return "second moments of the rows that make the difference, coupled independently"
 
     def check(self) -> None:
         """Raise unless the numbers can be moments of clipped rows."""

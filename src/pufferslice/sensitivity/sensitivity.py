@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sensitivity of a scenario along slices and as a whole, and its confidence."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeVar, final, get_args
@@ -9,9 +10,11 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
-from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
+from pufferslice._core.checks import check_above, check_between, check_one_of
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, ROUNDING_DELTA
+from pufferslice._core.search import SAFETY
 from pufferslice._core.threads import Progress, silent
-from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
+from pufferslice.errors import ArgumentError, CalibrationError, ClaimError, ScenarioError
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.scenario.distributions import (
     Distribution,
@@ -38,13 +41,15 @@ from pufferslice.sensitivity.concentration import (
     samples_for_tail,
     split,
 )
-from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tables
+from pufferslice.sensitivity.couplings import SEED, Recipe, coupling_tables, range_tables
+from pufferslice.sensitivity.difference import Difference
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
+from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
-from pufferslice.sensitivity.whitening import Shape
+from pufferslice.sensitivity.whitening import Covariance, Shape
 
 Tails = Literal["at_range", "in_delta"]
 
@@ -101,6 +106,18 @@ class Confidence:
         return dkw_halfwidth(n_directions, self.sphere_probability)
 
 
+SliceDifference = GapTables | GaussianPairs
+"""What two distributions differ by along slices."""
+
+DIFFERENCES: Final[Mapping[str, type[Difference]]] = {
+    kind.name: kind for kind in (MatchingTables, GaussianPairs, RowDifference)
+}
+"""Every kind of difference of the whole output, by its name in a file."""
+SLICE_DIFFERENCES: Final[Mapping[str, type[SliceDifference]]] = {
+    kind.name: kind for kind in (GapTables, GaussianPairs)
+}
+"""Every kind of difference along slices, by its name in a file."""
+
 Envelope = Literal["transport", "worst_gap", "exact"]
 ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
 
@@ -125,7 +142,7 @@ class Slices:
     """Gaps or Gaussian pairs along the slices of a profile: the input of every sliced cost."""
 
     profile: Profile
-    differences: GapTables | GaussianPairs
+    differences: SliceDifference
     missing: Floats = attrs.field(
         default=attrs.Factory(lambda self: np.zeros(self.differences.n_instances), takes_self=True),
         converter=locked,
@@ -139,18 +156,15 @@ class Slices:
     sphere: SphereTerm | None = None
     """Present exactly when the profile is the sphere."""
     failure_probability: float = 0.0
-    """That the gaps, or the drawn directions, do not bound what they stand for."""
+    """Probability that the gaps or the drawn directions fail to bound the distributions."""
 
     def __attrs_post_init__(self) -> None:
         differences, profile = self.differences, self.profile
-        if not is_a(differences, GapTables | GaussianPairs):
+        if not isinstance(differences, SliceDifference):
             raise ArgumentError(f"{differences!r} has no gaps along slices; use gap_tables(...)")
-        fits = (
-            differences.n_slices == profile.n_directions
-            if isinstance(differences, GapTables)
-            else differences.dim == profile.dim
-        )
-        if not fits or self.missing.shape != (differences.n_instances,):
+        if not differences.fits(profile.directions) or self.missing.shape != (
+            differences.n_instances,
+        ):
             raise ArgumentError(
                 f"{differences!r} was not made along the slices of {profile!r}; make the gaps with "
                 "this profile"
@@ -160,18 +174,33 @@ class Slices:
                 "the sphere as profile, and only it, needs the term for drawing directions; give "
                 "sphere=SphereTerm(...) with a SampledSphere, and None with a FiniteProfile"
             )
-        if self.sphere is not None and (
-            self.missing.any() or isinstance(differences, GaussianPairs)
-        ):
+        if self.sphere is not None and (self.missing.any() or "exact" in self.envelopes):
             raise ArgumentError(
                 "the sphere as profile needs a public range, and gaps on all levels; clip the "
                 "query with query.with_range(...), or use a FiniteProfile"
             )
 
     @property
-    def envelopes(self) -> tuple[Envelope, ...]:
+    def envelopes(self) -> tuple[str, ...]:
         """The envelopes that apply: two for gap tables, the exact divergence for Gaussians."""
-        return ("transport", "worst_gap") if isinstance(self.differences, GapTables) else ("exact",)
+        return self.differences.envelopes
+
+    @property
+    def scale(self) -> float:
+        """Size of the differences along slices of positive weight; 0 if none shows any."""
+        return self.differences.scale_along(self.profile.weights)
+
+    def noise(self, noise_std: float) -> Covariance:
+        """Isotropic noise, as claims along slices have."""
+        return Covariance(dim=self.profile.dim, std=noise_std)
+
+    def costs(self, order: float, noise_std: float, envelope: Envelope) -> Floats:
+        """Bound on the divergence along each slice, shape (n_instances, n_slices)."""
+        check_one_of(self.envelopes, envelope=envelope)
+        check_above(1, order=order)
+        noise = self.noise(noise_std)
+        self.check_whole()
+        return self.differences.slice_costs(self.profile.directions, order, noise, envelope)
 
     @property
     def are_equal(self) -> bool:
@@ -183,7 +212,7 @@ class Slices:
         if self.missing.any():
             raise ArgumentError(
                 "these gaps leave out the tails, so they bound no Rényi divergence; use a query "
-                "with a public range, or claim sliced (epsilon, delta) with ApproximateGuarantee"
+                "with a public range, or claim sliced (epsilon, delta)"
             )
 
 
@@ -193,7 +222,7 @@ class Full:
     """Distances of the whole output under couplings, or Gaussian pairs, in whitened coordinates."""
 
     dim: int
-    differences: MatchingTables | GaussianPairs | RowDifference | None
+    differences: Difference | None
     """None if nothing bounds them: samples without a public range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
@@ -212,7 +241,7 @@ class Full:
     """Mass that the distances leave out, per instance: 0, except for bands without a range."""
 
     def __attrs_post_init__(self) -> None:
-        if not is_a(self.differences, MatchingTables | GaussianPairs | RowDifference | None):
+        if self.differences is not None and type(self.differences) not in DIFFERENCES.values():
             raise ArgumentError(
                 f"{self.differences!r} does not bound the whole output: gaps along slices may be "
                 "shorter than every coupling. Use coupling_tables(...)"
@@ -231,18 +260,118 @@ class Full:
     @property
     def is_determined(self) -> bool:
         """Whether the query has a single value under every secret and prior."""
-        tables = self.differences
-        return (
-            isinstance(tables, MatchingTables)
-            and not self.from_range
-            and bool((tables.totals == 1).all())
-        )
+        return self.differences is not None and not self.from_range and self.differences.is_point
 
     @property
     def is_single(self) -> bool:
         """Whether the query has a single value, or one Gaussian, under every secret and prior."""
-        tables = self.differences
-        return self.is_determined or (isinstance(tables, GaussianPairs) and not tables.has_mixtures)
+        return self.differences is not None and not self.from_range and self.differences.is_single
+
+    @property
+    def is_on_grid(self) -> bool:
+        """Whether the bounds are about values on the grid of the release."""
+        return self.differences is None or self.differences.is_on_grid
+
+    @property
+    def implementation_delta(self) -> float:
+        """Total variation between the sampled release and the one the bounds are about."""
+        return self.dim * (DRAW_DELTA + (INTEGER_DELTA if self.is_on_grid else ROUNDING_DELTA))
+
+    @property
+    def source(self) -> str:
+        """How the bounds were found, in words."""
+        if self.differences is None:
+            return "samples alone: they bound nothing beyond the slices without a public range"
+        if self.from_range:
+            return "the diameter of the public range"
+        found = None if self.recipe is None else f"{self.recipe.effort}, seed {SEED}"
+        return self.differences.source(found)
+
+    def noise(self, noise_std: float) -> Covariance:
+        """Noise of this standard deviation, with the shape that the differences are whitened by."""
+        return Covariance(dim=self.dim, std=noise_std, shape=self.shape)
+
+    def divergences(self, order: float, noise_std: float) -> Floats:
+        """Upper bound on the unsliced divergence of each instance."""
+        check_above(1, order=order)
+        noise = self.noise(noise_std)
+        if self.differences is None:
+            return np.array([math.inf])
+        if self.missing.any():
+            return np.full(self.differences.n_instances, math.inf)
+        return self.differences.divergences(order, noise)
+
+    def divergence(self, order: float, noise_std: float) -> float:
+        """Upper bound on the unsliced divergence of the release, the largest over instances."""
+        return float(self.divergences(order, noise_std).max()) * SAFETY
+
+    def delta_curve(self, noise_std: float) -> Callable[[float], float]:
+        """Delta of the ideal noise as a function of epsilon, the largest over instances.
+
+        What does not depend on epsilon is computed once.
+        """
+        noise = self.noise(noise_std)
+        if self.differences is None:
+            return lambda _epsilon: 1.0
+        curve = self.differences.delta_curve(noise)
+        return lambda epsilon: float((curve(epsilon) * (1 - self.missing) + self.missing).max())
+
+    def epsilon_at(self, delta: float, noise_std: float) -> float | None:
+        """Least epsilon at `delta` by the distances themselves; None if there are none."""
+        if self.differences is None or self.missing.any():
+            return None
+        return self.differences.epsilon_at(delta, self.noise(noise_std))
+
+    def variation(self, noise_std: float) -> float:
+        """Bound on the total variation of the ideal noisy outputs under two protected secrets.
+
+        Guarantee: never below the total variation, for every instance, in all dimensions.
+        """
+        noise = self.noise(noise_std)
+        if self.differences is None:
+            return 1.0
+        bounds = self.differences.variations(noise)
+        if self.missing.any():
+            bounds = (bounds + self.missing) * (1 + 1e-12)
+        return min(1.0, float(bounds.max()))
+
+    def mean_square(self, noise_std: float) -> float:
+        """Mean squared distance of coupled outputs in noise deviations, the largest of all."""
+        noise = self.noise(noise_std)
+        if self.differences is None or self.missing.any():
+            raise ClaimError(
+                "samples do not bound a mean squared distance; give the query a public range"
+            )
+        return float(self.differences.mean_squares(noise).max()) * SAFETY
+
+    def sphere_divergences(self, notion: str, order: float, noise_std: float) -> Floats:
+        """Upper bound on the divergence of each instance along the whole sphere of directions.
+
+        Never above that of the whole output; 0 for equal instances.
+        """
+        check_one_of(SLICED_NOTIONS, notion=notion)
+        noise = self.noise(noise_std)
+        if self.differences is None or self.missing.any():
+            raise ArgumentError(
+                "the whole sphere needs distances of the whole output, on all levels; from samples "
+                "only a public range gives them. Use query.with_range(...), or a FiniteProfile"
+            )
+        if self.shape is not None:
+            raise ArgumentError(
+                "claims along the sphere are for isotropic noise; with a shape, noise and "
+                "distances have other directions than the slices. Use shape='isotropic', or an "
+                "unsliced claim"
+            )
+        if notion == "average" and not (self.is_single or self.dim == 1):
+            raise ArgumentError(
+                "an average over the whole sphere has a closed form only where the query has a "
+                "single value, or one Gaussian, under every secret. Use a joint claim, which "
+                "implies it, a SampledSphere or a FiniteProfile"
+            )
+        along = self.differences.sphere_divergences(notion, order, noise)
+        costs = np.minimum(along, self.divergences(order, noise_std)) * SAFETY
+        costs[self.differences.equal] = 0.0
+        return np.asarray(costs)
 
 
 Kind = TypeVar("Kind", bound=Distribution)
@@ -282,7 +411,7 @@ def full_sensitivity(
 
     In one dimension a slice is the whole output: there `slices`, if given, have its distances.
     """
-    if scenario.dim == 1 and slices is not None and isinstance(slices.differences, GapTables):
+    if scenario.dim == 1 and slices is not None:
         return full_of_slices(slices, scenario.query.range, scenario.query.scales)
     compared = _Compared(scenario, *distribution_pairs(scenario), progress)
     return _FULL[type(compared.distributions[0])](compared, recipe, shape)
@@ -294,7 +423,7 @@ def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) ->
     On levels that the gaps leave out, two outputs in a public range are its diameter apart at most.
     """
     tables = slices.differences
-    if isinstance(tables, GaussianPairs):
+    if not isinstance(tables, GapTables):
         return Full(dim=1, differences=tables)
     if range_ is None or not slices.missing.any():
         return Full(dim=1, differences=MatchingTables.of_gaps(tables), missing=slices.missing)

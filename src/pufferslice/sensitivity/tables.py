@@ -4,17 +4,18 @@
 Gaps are only ever rounded up, so a table of any resolution is sound; a finer one needs less noise.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, Self, TypeVar, final
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.kernels import kernel
+from pufferslice._core.search import smallest_epsilons
 from pufferslice._core.threads import Progress, in_threads, n_cores, silent
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.kernels import (
@@ -24,7 +25,16 @@ from pufferslice.sensitivity.kernels import (
     tabulate_difference,
     thinned,
 )
-from pufferslice.sensitivity.renyi import log_moments, row_deltas
+from pufferslice.sensitivity.renyi import (
+    aggregate_average,
+    gaussian_delta,
+    gaussian_envelope,
+    log_moments,
+    moment_rate,
+    row_deltas,
+)
+from pufferslice.sensitivity.sphere import log_sphere_moments
+from pufferslice.sensitivity.whitening import Covariance, Shape
 
 OCTAVES: Final = 24
 """Gaps below 2^-OCTAVES of the worst are rounded up to that."""
@@ -38,6 +48,14 @@ MOST_ENTRIES: Final = 2**24
 ENOUGH: Final = 512
 """Entries of a row above which more would change the noise variance by less than half a percent."""
 
+ROUGH_ENTRIES: Final = 60_000
+"""Searches start on tables rounded up to this many entries."""
+
+BLIND: Final = 2.0**-40
+"""A slice shows a difference if distributions differ along it by this share of their distance."""
+
+_DELTA_ERROR: Final = 2.0**-49
+"""More than the float error of a difference of two probabilities."""
 _SMALL: Final = 2**21
 _FIRST: Final = 16
 _LEAST: Final = 2
@@ -52,6 +70,7 @@ Row = tuple[Floats, Integers]
 """Gaps, descending, and the mass of each."""
 
 Item = TypeVar("Item")
+Tables = TypeVar("Tables", bound="DistanceTables")
 
 
 class DistributionPair(NamedTuple):
@@ -69,6 +88,8 @@ class DistanceTables:
     exact worst gap; the others are rounded up to a few binary digits. Abstract: `GapTables` and
     `MatchingTables` define what a row bounds, and one must never stand for the other.
     """
+
+    prior_kinds: ClassVar[tuple[str, ...]] = ("empirical", "sampled")
 
     starts: Integers
     """Where each row begins, shape (n_slices * n_instances + 1,)."""
@@ -112,6 +133,8 @@ class DistanceTables:
                 f"into one row for each of {self.n_slices} slices and {self.n_instances} "
                 "instances, and gaps must be finite"
             )
+        if self.worst()[self.equal].any():
+            raise ArgumentError("gap tables call two sides equal whose gaps are not 0")
         falls = np.diff(self.gaps, append=0.0) < 0
         falls[self.starts[1:] - 1] = True
         sums = np.add.reduceat(self.counts, self.starts[:-1])
@@ -209,6 +232,15 @@ class DistanceTables:
     def _by_instance(self, rows: npt.NDArray[np.float64]) -> Floats:
         return np.array(rows.reshape(self.n_slices, self.n_instances).T)
 
+    def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
+        """None: what the description says of distances depends on how they were found."""
+        del scenario
+        return iter(())
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of the tables, for a file."""
+        return attrs.asdict(self, recurse=False)
+
     def __repr__(self) -> str:
         name = type(self).__name__
         return f"{name}(n_instances={self.n_instances}, n_slices={self.n_slices})"
@@ -219,16 +251,204 @@ class DistanceTables:
 class GapTables(DistanceTables):
     """Gaps between quantile functions along slices: they bound a slice, not the whole output."""
 
+    name: ClassVar[str] = "gaps"
+    envelopes: ClassVar[tuple[str, ...]] = ("transport", "worst_gap")
+    """Ways to bound a divergence along a slice."""
+
+    def fits(self, directions: Floats) -> bool:
+        """Whether there are gaps along each of the directions."""
+        return self.n_slices == len(directions)
+
+    def scale_along(self, weights: Floats) -> float:
+        """Size of the differences along slices of positive weight; 0 if none shows any."""
+        return float((self.worst() * (weights > 0)).max())
+
+    def slice_costs(
+        self, directions: Floats, order: float, noise: Covariance, envelope: str
+    ) -> Floats:
+        """Rényi divergence along each slice, shape (n_instances, n_slices)."""
+        del directions  # the gaps are along them
+        if envelope == "transport":
+            rate = moment_rate(order, noise.std)
+            return self.log_moments(rate, noise.margin) / (order - 1)
+        costs = gaussian_envelope(order, self.worst() + noise.margin, noise.std)
+        costs[self.equal] = 0.0
+        return costs
+
+    def slice_deltas(self, epsilons: Floats, noise: Covariance, envelope: str) -> Floats:
+        """Delta along each slice at its own epsilon, both of shape (n_instances, n_slices)."""
+        if envelope == "transport":
+            return self.deltas(epsilons, noise.std, noise.margin)
+        deltas = gaussian_delta((self.worst() + noise.margin) / noise.std, epsilons) + _DELTA_ERROR
+        deltas[self.equal] = 0.0
+        return deltas
+
+    def epsilon_along(self, notion: str, weights: Floats, delta: float, noise: Covariance) -> float:
+        """Least epsilon at `delta`, aggregated over slices, the largest over instances."""
+
+        def epsilons_of(tables: "GapTables") -> Floats:
+            def deltas(epsilons: Floats) -> Floats:
+                return tables.deltas(epsilons, noise.std, noise.margin)
+
+            if notion == "average":
+                ones = np.ones((tables.n_instances, tables.n_slices))
+                return aggregate_average(smallest_epsilons(deltas, ones, delta * ones), weights)
+
+            def joint(epsilons: Floats) -> Floats:
+                # Hockey-stick divergences are jointly convex.
+                each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
+                return aggregate_average(deltas(each), weights)
+
+            each_one = np.ones(tables.n_instances)
+            return smallest_epsilons(joint, each_one, delta * each_one)
+
+        return largest_over_instances(self, epsilons_of)
+
+    def worst_gaps(self) -> Floats:
+        """W-infinity along each slice, shape (n_instances, n_slices)."""
+        return self.worst()
+
+    def largest_gaps(self) -> Floats:
+        """Gap along the slice that shows most, per instance."""
+        return np.asarray(self.worst().max(axis=1))
+
+    def visible(self, directions: Floats, errors: Floats, share: float) -> tuple[Floats, Floats]:
+        """What a slice must show of each pair, and what each of these directions shows.
+
+        Rounding of projections adds to gaps; a slice does not show that part.
+        """
+        del directions, share
+        seen = self.worst() - 4 * errors
+        return seen.max(axis=1) * BLIND, seen
+
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class MatchingTables(DistanceTables):
     """Distances in all dimensions, one coupling per `slice`: they bound the whole output."""
 
+    name: ClassVar[str] = "couplings"
+    is_on_grid: ClassVar[bool] = True
+
     @classmethod
     def of_gaps(cls, tables: GapTables) -> "MatchingTables":
         """The whole output in one dimension: each slice is all of it, and its gaps distances."""
         return cls(**attrs.asdict(tables, recurse=False))
+
+    @property
+    def scale(self) -> float:
+        """Largest distance of all couplings."""
+        return float(self.worst().max())
+
+    @property
+    def is_point(self) -> bool:
+        """Whether every coupling is of two points."""
+        return bool((self.totals == 1).all())
+
+    is_single = is_point
+
+    def mean_squares(self, noise: Covariance) -> Floats:
+        """Mean squared distance of the best coupling, in noise deviations."""
+        squares = self.masses * ((self.gaps + noise.margin) / noise.std) ** 2
+        rows = np.add.reduceat(squares, self.starts[:-1])
+        means = self._by_instance(rows).min(axis=1) * _longer(noise.dim) ** 2
+        means[self.equal] = 0.0
+        return np.asarray(means)
+
+    def divergences(self, order: float, noise: Covariance) -> Floats:
+        """Log moment of the squared distances of the best coupling.
+
+        Guarantee: it also holds for the released integers, because the ideal integer Gaussian costs
+        no more than the continuous one and the grid margin is added.
+        """
+        rate = moment_rate(order, noise.std) * _longer(noise.dim)
+        return np.asarray(self.log_moments(rate, noise.margin).min(axis=1) / (order - 1))
+
+    def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
+        """Mean delta of two Gaussians at the distances of the best coupling."""
+
+        def deltas(epsilon: float) -> Floats:
+            at = np.full((self.n_instances, self.n_slices), float(epsilon))
+            return np.asarray(self.coupled_deltas(at, noise).min(axis=1))
+
+        return deltas
+
+    def coupled_deltas(self, epsilons: Floats, noise: Covariance) -> Floats:
+        """Delta of each coupling at its own epsilon, both of shape (n_instances, n_slices)."""
+        return self.deltas(epsilons, noise.std / _longer(noise.dim), noise.margin)
+
+    def variations(self, noise: Covariance) -> Floats:
+        """Delta at epsilon 0 of the best coupling."""
+        return np.asarray(np.minimum(1.0, self.delta_curve(noise)(0.0)))
+
+    def epsilon_at(self, delta: float, noise: Covariance) -> float:
+        """Least epsilon at `delta`, the largest over instances.
+
+        Only instances whose epsilon on rougher tables is above the largest so far are evaluated:
+        no epsilon grows if distances are rounded less.
+        """
+
+        def epsilons_of(tables: "MatchingTables") -> Floats:
+            ones = np.ones((tables.n_instances, tables.n_slices))
+            rows = smallest_epsilons(
+                lambda at: tables.coupled_deltas(at, noise), ones, delta * ones
+            )
+            return np.asarray(rows.min(axis=1))
+
+        return largest_over_instances(self, epsilons_of)
+
+    def sphere_divergences(self, notion: str, order: float, noise: Covariance) -> Floats:
+        """The log moment of the distances along a uniform direction."""
+        rate = moment_rate(order, noise.std) * _longer(noise.dim)
+        if notion == "average":
+            logs = rate * (self.worst() + noise.margin) ** 2 / noise.dim
+        else:
+            rows = log_sphere_moments(
+                self.starts, self.gaps, self.counts, rate, noise.margin, noise.dim
+            )
+            logs = self._by_instance(rows)
+        return np.asarray(logs.min(axis=1) / (order - 1))
+
+    def reach(self) -> Floats:
+        """Largest distance of the coupling that keeps outputs closest."""
+        return np.asarray(self.worst().min(axis=1))
+
+    def farther(self, distance: float) -> "MatchingTables":
+        """All coupled outputs farther apart; what is declared equal may then differ."""
+        return attrs.evolve(self, gaps=self.gaps + distance, equal=np.zeros_like(self.equal))
+
+    def unwhitened(self, shape: Shape) -> None:
+        """None: distances have no direction."""
+        del shape
+
+    def source(self, found: str | None) -> str:
+        """The couplings, and how they were looked for."""
+        if found is None:
+            return "the gaps of the one coordinate"
+        best = "one coupling" if self.n_slices == 1 else f"the best of {self.n_slices} couplings"
+        return f"{best} per pair ({found})"
+
+
+def largest_over_instances(tables: Tables, epsilons_of: Callable[[Tables], Floats]) -> float:
+    """The largest epsilon of an instance; needs: no epsilon grows if gaps are rounded less.
+
+    Only instances whose epsilon on rougher tables is above the largest so far are evaluated.
+    """
+    rough_tables = tables.coarsened(ROUGH_ENTRIES)
+    rough = epsilons_of(rough_tables)
+    if rough_tables is tables:
+        return float(rough.max())
+    ranked: Integers = np.argsort(-rough, kind="stable")
+    largest, n = 0.0, 1
+    while len(ranked) and rough[ranked[0]] > largest:
+        some, ranked = np.sort(ranked[:n]), ranked[n:]
+        largest, n = max(largest, float(epsilons_of(tables.only(some)).max())), 2 * n
+    return largest
+
+
+def _longer(dim: int) -> float:
+    """Factor for distances, which are sums of squares: each addition is rounded."""
+    return 1 + (dim + 8) * UNIT_ROUNDOFF
 
 
 class Rounder:
@@ -266,9 +486,6 @@ def _coarsen(
         n += len(masses)
     new_starts[-1] = n
     return new_starts, new_gaps[:n].copy(), new_counts[:n].copy()
-
-
-Tables = TypeVar("Tables", bound=DistanceTables)
 
 
 def selected(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public shape of noise: one matrix that makes shaped noise isotropic, and its inverse."""
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final, final
@@ -9,8 +10,9 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
-from pufferslice._core.checks import check_finite
+from pufferslice._core.checks import check_above, check_finite
 from pufferslice._core.kernels import kernel
+from pufferslice._core.sampler import SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.ranges import Ball, Box
 
@@ -131,6 +133,40 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape(dim={self.dim})"
+
+
+def grid_margin(dim: int, noise_std: float) -> float:
+    """Most that quantising both points to the grid of the release can add to a gap or distance."""
+    return float(math.sqrt(dim) * noise_std / SIGMA_INT)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Covariance:
+    """Covariance of the noise of a release: a shape, and the standard deviation once whitened."""
+
+    dim: int
+    std: float
+    shape: Shape | None = None
+    """None for isotropic noise."""
+
+    def __attrs_post_init__(self) -> None:
+        check_above(0, noise_std=self.std)
+
+    @property
+    def margin(self) -> float:
+        """Most that the grid of the release adds to the distance of two outputs."""
+        return grid_margin(self.dim, self.std)
+
+    @property
+    def whitening(self) -> Floats:
+        """Matrix that makes the noise isotropic, shape (dim, dim)."""
+        return np.eye(self.dim) if self.shape is None else self.shape.whitening
+
+    @property
+    def stds(self) -> Floats:
+        """Standard deviation of each coordinate, in scaled coordinates."""
+        return np.full(self.dim, self.std) if self.shape is None else self.shape.stds(self.std)
 
 
 def _check_square(**named: Floats) -> None:

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pufferslice.calibration.epsilon_delta import DEFAULT_DELTAS
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate
+from pufferslice.claims.views import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
+from pufferslice.learning.accountants import RunClaim
 from pufferslice.torch.batches import Batch, Block, joined
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.model_checks import uncompiled
@@ -132,8 +132,8 @@ class PrivateOptimizer(Optimizer):
         """Number of steps taken."""
         return self._trainer.n_taken
 
-    def spent(self) -> Guarantee:
-        """Cost of the steps so far; see `Trainer.spent`."""
+    def spent(self) -> RunClaim:
+        """What the steps so far cost; see `Trainer.spent`."""
         return self._trainer.spent()
 
     def spent_epsilon(self, delta: float) -> float:

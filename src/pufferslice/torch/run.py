@@ -21,7 +21,7 @@ from pufferslice._core.files import (
     remove_unfinished,
     write_whole,
 )
-from pufferslice.calibration.noise import add_integers
+from pufferslice._core.sampler import add_integers
 from pufferslice.errors import LedgerError, RewindError, StorageError, TrainingError
 from pufferslice.learning import TrainingPlan
 from pufferslice.learning.keys import RunKey

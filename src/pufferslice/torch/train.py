@@ -38,8 +38,8 @@ from pufferslice._core.files import (
     write_new,
     write_whole,
 )
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate
+from pufferslice.claims import Claim
 from pufferslice.data import LabelledImages
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning.plan import SignalToNoise, recipe_learning_rates
@@ -479,8 +479,8 @@ class _Logs:
         folder, n_taken = request.output.folder, trainer.n_taken
         self._output, self._trainer, self._metrics = request.output, trainer, metrics
         # A tail of the differing records is in delta, and no Rényi claim covers it.
-        self._claim: Guarantee | ApproximateGuarantee = (
-            cast("ApproximateGuarantee", trainer.certificate(deltas=request.deltas).guarantee)
+        self._claim: Claim = (
+            trainer.certificate(deltas=request.deltas).guarantee
             if request.plan.differing.excess_probability
             else request.plan.guarantee()
         )
@@ -504,10 +504,11 @@ class _Logs:
     def _add_public_row(self) -> dict[str, float]:
         """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
-        if isinstance(self._claim, Guarantee):
+        if self._claim.hockey_stick is None:
             spent = self._trainer.spent().epsilon
         else:
-            spent = self._trainer.spent_epsilon(self._claim.delta)
+            _, delta = self._claim.hockey_stick
+            spent = self._trainer.spent_epsilon(delta)
         self._public.add(
             {
                 "step": self._trainer.n_taken,

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statement about a release, computed from the evidence and the caller's options."""
+
+import math
+from typing import Any, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.numbers import at_most
+from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.statement import (
+    NoisePart,
+    ProfilePart,
+    ReleaseStatement,
+    SamplingPart,
+    UnslicedPart,
+    WholeSpherePart,
+    checked,
+    read_scenario,
+)
+from pufferslice.claims import Claim
+from pufferslice.claims.guess import released_guess
+from pufferslice.claims.views import views_of
+from pufferslice.errors import CalibrationError, CertificateError
+from pufferslice.noise.decision import guard_radius, noise_stds
+from pufferslice.noise.fit import ShapeKind
+from pufferslice.sensitivity.profiles import (
+    WHOLE_SPHERE,
+    FiniteProfile,
+    SampledSphere,
+    WholeSphere,
+)
+from pufferslice.sensitivity.sensitivity import Full, Slices
+
+
+@final
+@attrs.frozen(kw_only=True)
+class CertificateOptions:
+    """What the caller of a certificate decided; everything else follows from the evidence."""
+
+    target: Claim
+    deltas: tuple[float, ...]
+    generator: str
+    earlier_releases: tuple[str, ...]
+    noise_std: float | None = None
+    """A noise that the caller chose; None where the claim decides."""
+    total: float | None = None
+    """The total epsilon, fixed beforehand, of all releases of data that the secret determines."""
+    shape: ShapeKind = "isotropic"
+    """How the shape of the noise was decided."""
+    shape_gap: float | None = None
+    """How near the shape is to the best one."""
+
+    @classmethod
+    def read_off(cls, statement: ReleaseStatement) -> "CertificateOptions":
+        """The decisions that a statement reports."""
+        noise = statement.noise
+        return cls(
+            target=statement.claim,
+            deltas=tuple(statement.deltas),
+            generator=noise.generator,
+            earlier_releases=tuple(statement.earlier_releases),
+            noise_std=None if noise.calibrated else noise.std,
+            total=statement.total,
+            shape=noise.shape.kind,
+            shape_gap=noise.shape.gap,
+        )
+
+
+def calibrated_noise(evidence: Evidence, options: CertificateOptions) -> float:
+    """The noise standard deviation that the target asks for, in whitened coordinates."""
+    if options.noise_std is not None:
+        return options.noise_std
+    return options.target.least_noise(evidence)
+
+
+def release_statement(evidence: Evidence, options: CertificateOptions) -> ReleaseStatement:
+    """The whole public statement; deterministic in its two arguments."""
+    noise_std = calibrated_noise(evidence, options)
+    spent = options.target.spent(evidence, noise_std)
+    if not spent <= options.target.bound:
+        if options.noise_std is not None:
+            raise CalibrationError(
+                f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's "
+                f"{options.target.bound:g}; claim at least that much, or use more noise"
+            )
+        raise CalibrationError(
+            f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target. Please "
+            "report this: the noise was not used"
+        )
+    if options.total is not None:
+        check_total(evidence, options)
+    equal, method = evidence.are_equal, options.target.method
+    deltas = () if equal else options.deltas
+    scales = np.array(evidence.scenario["query"]["scales"], dtype=np.float64)
+    values: dict[str, Any] = {
+        "workflow": "release",
+        "scenario": read_scenario(evidence.scenario),
+        "guarantee": options.target,
+        "method": None if method is None else attrs.asdict(method),
+        "spent": spent,
+        "total": options.total,
+        "distributions_are_equal": equal,
+        "noise": {
+            "family": "integer_gaussian",
+            "std": noise_std,
+            "calibrated": options.noise_std is None,
+            "std_by_coordinate": (noise_stds(evidence.full, noise_std) * scales).tolist(),
+            "grid": noise_std / SIGMA_INT,
+            "shape": _shape(evidence.full, options, noise_std),
+            "generator": options.generator,
+            "secure": options.generator == OperatingSystemNoise.name,
+            "implementation_delta": evidence.full.implementation_delta if noise_std else 0.0,
+        },
+        "profile": _profile(evidence) if options.target.is_sliced else None,
+        "failure_probability": evidence.failure_probability,
+        "sampling": _sampling(evidence, options, noise_std),
+        "unsliced": unsliced_of(evidence, options.target.reported_order, noise_std),
+        "deltas": list(deltas),
+        "views": [
+            attrs.asdict(view)
+            for delta in deltas
+            for view in views_of(evidence, options.target, noise_std, delta)
+        ],
+        "earlier_releases": list(options.earlier_releases),
+    }
+    for name, kind in (("noise", NoisePart), ("sampling", SamplingPart)):
+        if values[name] is not None:
+            values[name] = checked(kind, values[name], name, CertificateError)
+    draft = ReleaseStatement.model_construct(**values)
+    values |= {"limits": draft.expected_limits(), "evidence_digest": evidence.digest()}
+    return checked(ReleaseStatement, values, "statement", CertificateError)
+
+
+def check_total(evidence: Evidence, options: CertificateOptions) -> None:
+    """Refuse a total where releases do not add up, or where it is not one."""
+    target = options.target
+    if not evidence.full.is_determined:
+        raise CalibrationError(
+            "total is for data that the secret determines: a single value of the query under every "
+            "secret and prior. Otherwise two harmless releases can reveal the secret together. "
+            "Calibrate all of it as one concatenated query"
+        )
+    if not target.adds_up or options.total is None:
+        raise CalibrationError(
+            "total is for unsliced Rényi claims, whose costs add; use Guarantee.unsliced(...)"
+        )
+    if not target.bound <= options.total:
+        raise CalibrationError(
+            f"total {options.total:g} must be at least the epsilon {target.bound:g} of this release"
+        )
+
+
+def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
+    """The public shape of the noise, and the guard that follows from it."""
+    whole = noise_std and not options.target.is_sliced
+    return {
+        "kind": options.shape,
+        "whitening": None if full.shape is None else full.shape.whitening.tolist(),
+        "guard": guard_radius(full, options.target, noise_std) if whole else None,
+        "gap": options.shape_gap,
+    }
+
+
+def _profile(evidence: Evidence) -> ProfilePart | WholeSpherePart:
+    if evidence.slices is None:
+        whole = WholeSphere(dim=evidence.full.dim)
+        return WholeSpherePart(kind=WHOLE_SPHERE, dim=whole.dim, digest=whole.digest())
+    profile = evidence.slices.profile
+    return ProfilePart(
+        kind="sphere" if isinstance(profile, SampledSphere) else "finite",
+        dim=profile.dim,
+        n_directions=int(np.count_nonzero(profile.weights)),
+        effective_slices=profile.effective_slices,
+        largest_weight=float(profile.weights.max() / profile.weights.sum()),
+        digest=profile.digest(),
+    )
+
+
+def _sampling(
+    evidence: Evidence, options: CertificateOptions, noise_std: float
+) -> dict[str, Any] | None:
+    """How sampled distributions were bounded, and which part of the noise is due to that."""
+    confidence = evidence.confidence
+    if confidence is None:
+        return None
+    public = all(prior["source"] == "public_model" for prior in evidence.scenario["priors"])
+    tails = confidence.tails == "in_delta" and public
+    return {
+        "band": confidence.band,
+        "tails": confidence.tails,
+        "delta_of_tails": float(evidence.required_slices().missing.max()) if tails else None,
+        "noise_shares": _noise_shares(evidence, options, noise_std),
+    }
+
+
+def _noise_shares(
+    evidence: Evidence, options: CertificateOptions, noise_std: float
+) -> dict[str, float] | None:
+    """Shares of the noise standard deviation: the prior itself, its sampling, the drawn slices."""
+    if not options.target.is_sliced or not noise_std:
+        return None
+    slices = evidence.required_slices()
+    drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
+    finite = Slices(profile=drawn, differences=slices.differences, missing=slices.missing)
+    with_bands = noise_std if slices.sphere is None else _noise_or_zero(options.target, finite)
+    alone = with_bands
+    if slices.plain is not None:
+        alone = _noise_or_zero(options.target, Slices(profile=drawn, differences=slices.plain))
+    alone, with_bands = min(alone, noise_std), min(with_bands, noise_std)
+    return {
+        "distribution": alone / noise_std,
+        "sampling": max(0.0, with_bands - alone) / noise_std,
+        "slicing": (noise_std - max(alone, with_bands)) / noise_std,
+    }
+
+
+def _noise_or_zero(target: Claim, slices: Slices) -> float:
+    if target.method is None:
+        return 0.0
+    try:
+        return target.whole.slice_noise(slices, target.notion, target.method)
+    except CalibrationError:
+        return 0.0
+
+
+def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> UnslicedPart:
+    """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
+    if evidence.are_equal:
+        return UnslicedPart(order=order, epsilon=0.0, source="equal distributions", guess=0.5)
+    full = evidence.full
+    bound, guess = full.divergence(order, noise_std), released_guess(full, noise_std)
+    lacks = math.isinf(bound) and full.differences is not None
+    return UnslicedPart(
+        order=order,
+        epsilon=bound if math.isfinite(bound) else None,
+        source=f"{full.source}: no bound at this order and noise" if lacks else full.source,
+        guess=None if guess >= 1 else guess,
+    )

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claim about information: how many bits the release tells one value of a pair from another."""
+
+import math
+from typing import ClassVar, final
+
+import attrs
+
+from pufferslice._core.checks import check_above, plain_float
+from pufferslice._core.numbers import at_most, in_full
+from pufferslice.claims.claim import Search, WholeClaim
+from pufferslice.sensitivity.sensitivity import Full
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Information(WholeClaim):
+    r"""The Kullback-Leibler divergence between two protected values is at most so many bits.
+
+    With $\rho$ the mean squared distance of coupled outputs, in noise deviations, it is at most
+    $\rho / 2$ nats, in both orders of the pair, by joint convexity.
+
+    >>> print(Information(bits=0.25))
+    at most 0.25 bits of information between two values
+    """
+
+    kind: ClassVar[str] = "information"
+    notion: ClassVar[str] = "information"
+    bound_name: ClassVar[str] = "bits"
+    by_mean_square: ClassVar[bool] = True
+    symbol: ClassVar[str] = "bits"
+    axis: ClassVar[str] = "bits that the claim allows"
+
+    bits: float = attrs.field(converter=plain_float)
+    """Greater than 0."""
+
+    def __attrs_post_init__(self) -> None:
+        check_above(0, bits=self.bits)
+
+    @property
+    def meaning(self) -> str:
+        """The divergence that is bounded."""
+        return f"the Kullback-Leibler divergence is at most {in_full(self.bits)} bits"
+
+    @property
+    def distance_limit(self) -> float:
+        """Squared distance of two points that tells so many bits."""
+        return 2 * math.log(2) * self.bits
+
+    def cost(self, full: Full, noise_std: float) -> float:
+        """Half the mean squared distance, in bits."""
+        return full.mean_square(noise_std) / (2 * math.log(2))
+
+    def search(self, full: Full) -> Search:
+        """The cost itself."""
+        return Search(
+            cost=lambda std: self.cost(full, std),
+            limit=self.bits,
+            start=1 / math.sqrt(self.distance_limit),
+        )
+
+    def words_if_off(self, share: float, implementation_delta: float) -> str:
+        """The bits of two points that are farther apart than declared."""
+        del implementation_delta
+        return f"{at_most(self.bits * (1 + 2 * share) ** 2)} bits"
+
+    def __str__(self) -> str:
+        return f"at most {at_most(self.bits)} bits of information between two values"

@@ -70,10 +70,10 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "independent, and that nobody chose them or the slices by their results, is assumed."
     ),
     "priors-normal": (
-        "The priors are normal distributions; tables of rows follow them only approximately. Right "
-        "guesses change by no more than the total variation between the two. An epsilon at an "
-        "order has no such margin, because it weighs outputs that practically never occur: for the "
-        "rows themselves it can be hundreds of times the stated one, at any order."
+        "The priors are normal distributions that the data holder declared as a model. If the data "
+        "follow them only approximately, right guesses change by no more than the total variation "
+        "between the two. An epsilon at an order has no such margin, because it weighs outputs "
+        "that practically never occur."
     ),
     "tails-in-delta": (
         "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: "

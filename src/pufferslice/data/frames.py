@@ -28,8 +28,7 @@ MISSING_POLICIES = ("refuse", "drop-rows", "middle")
 """Policies for rows with missing values; the last is for sums of clipped rows."""
 FILL_OR_DROP: Final = (
     'Fill them in, or leave those rows out: missing = "drop-rows" under [data] of a scenario file, '
-    '--missing drop-rows without one, query.with_missing("drop-rows") in Python; the number left '
-    "out is stated"
+    'query.with_missing("drop-rows") in Python; the number left out is stated'
 )
 
 CalendarPart = Literal["hour", "weekday", "day"]
@@ -243,7 +242,9 @@ def complete_part(
     return (frame if not missing.any() else frame[np.flatnonzero(~missing)]), ~missing
 
 
-def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple[Frame, int]:
+def without_missing(
+    frame: Frame, columns: Sequence[str], missing: str, *, remedy: str = FILL_OR_DROP
+) -> tuple[Frame, int]:
     """Apply the policy `missing` to the frame; also return how many rows were dropped.
 
     `refuse` raises if any of the columns has a missing value; `drop-rows` leaves those rows out.
@@ -268,7 +269,7 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
         counts = {name: int(np.count_nonzero(_missing_values(frame[name]))) for name in columns}
         named = counted({name: count for name, count in counts.items() if count})
         raise TableError(
-            f"{n_missing} of {len(frame)} rows have missing values ({named}). {FILL_OR_DROP}"
+            f"{n_missing} of {len(frame)} rows have missing values ({named}). {remedy}"
         )
     if n_missing == len(frame):
         named = listed(columns)

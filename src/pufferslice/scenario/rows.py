@@ -30,6 +30,10 @@ Design = Literal["stratified", "independent"]
 DESIGNS: Final = get_args(Design)
 
 FEWEST_ROWS: Final = 2
+_FILL_OR_MIDDLE: Final = (
+    'Fill them in, or count each as the middle of its clip range: missing = "middle" under [data] '
+    'of a scenario file, query.with_missing("middle") in Python'
+)
 _DRAWS_AT_ONCE: Final = 2**22
 
 
@@ -169,7 +173,7 @@ class RowTable:
         frame = frame_of_rows(table)
         columns = list(dict.fromkeys([*query.columns, *([also] if also else [])]))
         if query.missing == "refuse":
-            without_missing(frame, columns, "refuse")
+            without_missing(frame, columns, "refuse", remedy=_FILL_OR_MIDDLE)
         complete = frame[np.flatnonzero(~missing_rows(frame, columns))]
         if len(complete):
             check_varied(query, [complete])

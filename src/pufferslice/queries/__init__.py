@@ -19,6 +19,7 @@ from pufferslice.queries.conditions import (
     weekdays,
 )
 from pufferslice.queries.functions import row_function, table_function
+from pufferslice.queries.joined import join
 from pufferslice.queries.models import (
     boosting_importances,
     forest_importances,
@@ -61,6 +62,7 @@ __all__ = [
     "hour",
     "hours",
     "intervals",
+    "join",
     "linear_regression",
     "linear_svm",
     "logistic_regression",

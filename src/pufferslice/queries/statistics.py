@@ -202,7 +202,7 @@ def group_by(
 def contingency_table(
     by: By,
     *,
-    statistic: Literal["count", "rate"],
+    statistic: Literal["count", "rate"] = "count",
     allow_empty: bool = False,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
@@ -213,7 +213,7 @@ def contingency_table(
 
     >>> import pyarrow as pa
     >>> table = pa.table({"sex": ["F", "M", "F"], "ill": ["no", "no", "yes"]})
-    >>> query = contingency_table({"sex": ["F", "M"], "ill": ["no", "yes"]}, statistic="count")
+    >>> query = contingency_table({"sex": ["F", "M"], "ill": ["no", "yes"]})
     >>> query.names[1]
     'count(sex = F & ill = yes)'
     >>> query.outputs(table)

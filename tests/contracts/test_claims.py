@@ -33,8 +33,8 @@ from pufferslice.claims import (
     Sliced,
     claim_of,
 )
-from pufferslice.claims.claim import LEAST_NOISE
 from pufferslice.claims.guarantee import CLAIMS, RELEASE_CLAIMS
+from pufferslice.claims.slices import LEAST_NOISE
 from pufferslice.errors import ArgumentError, ClaimError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity.gaussian import GaussianPairs

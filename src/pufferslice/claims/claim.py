@@ -7,7 +7,7 @@ A claim owns its cost: nobody else asks what kind of claim it is.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 import attrs
 
@@ -15,16 +15,11 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_count
 from pufferslice._core.numbers import at_most, in_full
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
+from pufferslice.claims.slices import LEAST_NOISE, Method
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.couplings import Effort, Recipe
 from pufferslice.sensitivity.profiles import AnyProfile
 from pufferslice.sensitivity.sensitivity import Full, Slices
-
-if TYPE_CHECKING:
-    from pufferslice.claims.slices import Method
-
-LEAST_NOISE: Final = 2.0**-40
-"""The least noise that is certified, as a share of noise that hides the differences by itself."""
 
 REPORTED_ORDER: Final = 2.0
 """The order of the reported unsliced cost of claims without an order."""
@@ -130,7 +125,7 @@ class WholeClaim:
         """The claim itself, which is about the whole output."""
         return self
 
-    def by(self, method: "Method | None") -> Self:
+    def by(self, method: Method | None) -> Self:
         """The claim itself: only claims along slices have a method."""
         del method
         return self
@@ -200,12 +195,12 @@ class WholeClaim:
         del compared, noise_std
         return None
 
-    def slice_cost(self, slices: Slices, notion: str, noise_std: float, method: "Method") -> float:
+    def slice_cost(self, slices: Slices, notion: str, noise_std: float, method: Method) -> float:
         """The same cost along slices, aggregated by the notion."""
         del slices, notion, noise_std, method
         raise no_slices(self)
 
-    def slice_noise(self, slices: Slices, notion: str, method: "Method") -> float:
+    def slice_noise(self, slices: Slices, notion: str, method: Method) -> float:
         """Smallest noise that meets the claim along slices."""
         del slices, notion, method
         raise no_slices(self)

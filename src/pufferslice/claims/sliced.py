@@ -11,14 +11,13 @@ from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.numbers import at_most, in_full
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
 from pufferslice.claims.claim import (
-    LEAST_NOISE,
     Compared,
     WholeClaim,
     bounds_around,
     ladder,
     renyi_recipe,
 )
-from pufferslice.claims.slices import Method
+from pufferslice.claims.slices import LEAST_NOISE, Method
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.couplings import Effort, Recipe
 from pufferslice.sensitivity.profiles import AnyProfile

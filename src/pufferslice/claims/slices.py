@@ -16,7 +16,6 @@ from scipy.special import logsumexp
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_one_of
 from pufferslice._core.search import SAFETY, raise_until, smallest_epsilons, smallest_safe
-from pufferslice.claims.claim import LEAST_NOISE
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.renyi import (
     CLAIM_ORDERS,
@@ -29,6 +28,9 @@ from pufferslice.sensitivity.renyi import (
 from pufferslice.sensitivity.sensitivity import ENVELOPES, Envelope, SliceDifference, Slices
 from pufferslice.sensitivity.tables import ROUGH_ENTRIES
 from pufferslice.sensitivity.whitening import grid_margin
+
+LEAST_NOISE: Final = 2.0**-40
+"""The least noise that is certified, as a share of noise that hides the differences by itself."""
 
 SMALLEST_DIRECT_DELTA: Final = 1e-12
 """Below this the direct formula would subtract nearly equal floats, and is not used."""

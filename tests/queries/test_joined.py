@@ -76,7 +76,7 @@ def test_a_release_has_means_rates_and_a_cross_table_together(tmp_path):
     released = release(scenario, this_year, certificate, ledger=tmp_path / "adult.ledger")
     truth = query.outputs(this_year)[0]
     assert (np.abs(released.values - truth) < 6 * released.noise_stds).all()
-    assert "count(race = Black & income = >50K)" in released.names
+    assert "count(race = Black, income = >50K)" in released.names
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def contingency_table(
     >>> table = pa.table({"sex": ["F", "M", "F"], "ill": ["no", "no", "yes"]})
     >>> query = contingency_table({"sex": ["F", "M"], "ill": ["no", "yes"]})
     >>> query.names[1]
-    'count(sex = F & ill = yes)'
+    'count(sex = F, ill = yes)'
     >>> query.outputs(table)
     array([[1., 1., 1., 0.]])
     """
@@ -487,7 +487,7 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several
 
 
 def _words(cell: Cell) -> str:
-    return " & ".join(condition.on(column) for column, condition in cell)
+    return ", ".join(condition.on(column) for column, condition in cell)
 
 
 def _cells(by: By) -> list[Cell]:

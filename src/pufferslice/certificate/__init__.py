@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates: issue, read, sign, verify."""
+"""Certificates: issue, read, sign and verify them."""
 
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.composition import ComposedReleases, compose

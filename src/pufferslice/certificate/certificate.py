@@ -33,7 +33,7 @@ FORMAT: Final = "pufferslice-certificate"
 VERSION: Final = 5
 
 _VOID_ORIGINS: Final = ("normal approximation", "of a Markov chain")
-"""Words of the origins of priors that version 4 made by templates whose promise was too strong."""
+"""Words in the origins of priors that version 4 made by templates whose promise was too strong."""
 
 EVIDENCE_SUFFIX: Final = ".evidence.npz"
 
@@ -41,7 +41,7 @@ EVIDENCE_SUFFIX: Final = ".evidence.npz"
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class Certificate(Shown):
-    """What is promised, and what proves it.
+    """A public promise about a release or training runs, and the evidence that proves it.
 
     `print(certificate)` gives the statement as prose. `save` writes the statement as JSON and the
     evidence as a binary file beside it; the evidence is confidential.
@@ -54,7 +54,7 @@ class Certificate(Shown):
     evidence: Evidence | None
     """The confidential part; None where only the statement is available."""
     signature: Mapping[str, str] | None = None
-    """Ed25519 signature of the statement, if it was signed."""
+    """Ed25519 signature of the statement; None if it was not signed."""
 
     @property
     def digest(self) -> str:
@@ -63,19 +63,19 @@ class Certificate(Shown):
 
     @property
     def workflow(self) -> str:
-        """`release`, one release of a query, or `training`, one or several training runs."""
+        """Kind of the certificate: `release` of a query, or `training` for one or several runs."""
         return self.statement.workflow
 
     @property
     def guarantee(self) -> Claim:
-        """The claim, with the method of its slices."""
+        """Claim of the certificate, with the method of its slices."""
         if isinstance(self.statement, TrainingStatement):
             return self.statement.guarantee
         return self.statement.claim
 
     @property
     def released(self) -> ReleaseStatement:
-        """The statement of a release; a `CertificateError` for training runs."""
+        """Statement of a release; training runs raise a `CertificateError`."""
         if isinstance(self.statement, TrainingStatement):
             raise CertificateError(
                 "this belongs to certificates of a release, and this one is about training runs; "
@@ -85,7 +85,7 @@ class Certificate(Shown):
 
     @property
     def trained(self) -> TrainingStatement:
-        """The statement about training runs; a `CertificateError` for a release."""
+        """Statement about training runs; a release raises a `CertificateError`."""
         if isinstance(self.statement, TrainingStatement):
             return self.statement
         raise CertificateError("this belongs to certificates of training runs, and this is not one")
@@ -97,18 +97,18 @@ class Certificate(Shown):
 
     @property
     def spent(self) -> float:
-        """What the noise of a release costs, at most the guarantee's epsilon or guesses."""
+        """Cost of a release's noise: at most the guarantee's epsilon, or share of right guesses."""
         return self.released.spent
 
     @property
     def shape(self) -> Shape | None:
-        """The public shape of the noise of a release; None for isotropic noise."""
+        """Public shape of the noise of a release; None for isotropic noise."""
         whitening = self.released.noise.shape.whitening
         return None if whitening is None else Shape(whitening=whitening)
 
     @property
     def unsliced_epsilon(self) -> float | None:
-        """Bound on the unsliced cost of a release at the guarantee's order, if there is one."""
+        """Bound on the unsliced cost of a release at the guarantee's order; None if unbounded."""
         return self.released.unsliced.epsilon
 
     @property
@@ -122,7 +122,7 @@ class Certificate(Shown):
         return self.released.noise.secure
 
     def to_json(self) -> dict[str, Any]:
-        """The public part as JSON values."""
+        """Return the public part as JSON values."""
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -134,12 +134,12 @@ class Certificate(Shown):
         return document
 
     def table_rows(self) -> list[dict[str, Any]]:
-        """The noise of each statistic, one row each; of training, one row per run."""
+        """Return the noise of each statistic, one row each; for training, one row per run."""
         return table_rows(self.statement)
 
     @classmethod
     def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
-        """Read the public part; the digest must fit, the version must be this one."""
+        """Read the public part; the digest and the version must match."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CertificateError(
                 f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
@@ -162,7 +162,7 @@ class Certificate(Shown):
         return certificate
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statement to `path` and the evidence beside it, each whole or not at all.
+        """Write the statement to `path` and the evidence beside it, each file whole or not at all.
 
         A process that is killed on the way leaves a statement with its own evidence, or none.
         """
@@ -178,7 +178,7 @@ class Certificate(Shown):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
-        """Read a certificate, with its evidence if that is beside it."""
+        """Read a certificate, and its evidence if the file is beside it."""
         try:
             document = parsed_json(read_bytes(path, "document"))
         except ValueError as error:
@@ -194,7 +194,7 @@ class Certificate(Shown):
         return prose_of(self.statement, self.digest)
 
     def sentences(self) -> list[str]:
-        """The first lines of the statement."""
+        """Return the first lines of the statement."""
         sentences = [f"Certificate {self.digest[:16]}", *first_lines(self.statement).splitlines()]
         if self.workflow == "release" and not self.is_secure:
             sentences.insert(0, INSECURE)
@@ -205,14 +205,14 @@ class Certificate(Shown):
 
 
 def _void_sentence(document: Mapping[str, Any]) -> str:
-    """Whether a certificate of version 4 still holds; some of its templates promised too much."""
+    """Return a sentence on whether a certificate of version 4 still holds."""
     if document.get("version") == 4 and any(origin in str(document) for origin in _VOID_ORIGINS):
         return "It is void: its template promised more than its noise keeps. Certify again"
     return "Verify it with the program that issued it, or certify again"
 
 
 def evidence_path(path: str | os.PathLike[str]) -> Path:
-    """The file of the evidence of a certificate at `path`: `name.json`, `name.evidence.npz`."""
+    """Return where the evidence of a certificate at `path` is stored: `name.evidence.npz`."""
     target = Path(path)
     if target.name.endswith(EVIDENCE_SUFFIX) or not target.name:
         raise StorageError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Several certificates over the same data: what they promise together.
+r"""Composition of several certificates over the same data.
 
 Training runs add their costs as functions of the number of differing records. Releases add where
 the secret determines the data: outputs are then independent given the secret, so unsliced Rényi
@@ -28,44 +28,44 @@ from pufferslice.sensitivity.renyi import gaussian_delta
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "priors")
 _DELTA_ERROR: Final = 2.0**-49
-"""More than the float error of a difference of two probabilities."""
+"""Bound on the float error of a difference of two probabilities."""
 _CONCATENATE: Final = "Calibrate the concatenated query once"
 
 
 @final
 @attrs.frozen(kw_only=True)
 class ComposedReleases:
-    """What several releases of determined data promise together."""
+    """The joint promise of several releases of data that the secret determines."""
 
     certificates: tuple[str, ...]
-    """Digests."""
+    """Digests of the composed certificates."""
     order: float
     epsilon: float
-    """Sum of what the releases spent at the order: what was released so far, if every choice was
-    made beforehand."""
+    """Sum of what the releases spent at the order: the joint cost if every choice was made
+    beforehand."""
     total: float
-    """What was fixed beforehand: the claim where later choices depended on earlier outputs."""
+    """Total fixed beforehand: the claim where later choices depended on earlier outputs."""
     implementation_delta: float
 
     def delta(self, epsilon: float) -> float:
-        """Delta of all releases together at `epsilon`, for the total."""
+        """Bound the delta of all releases together at `epsilon`, for the total."""
         added = (1 + math.exp(min(epsilon, 700.0))) * self.implementation_delta
         ideal = float(gaussian_delta(np.array(self._shift), epsilon)) + _DELTA_ERROR
         return min(1.0, ideal * SAFETY + added)
 
     def epsilon_at(self, delta: float) -> float:
-        """Epsilon of all releases together at `delta`, for the total."""
+        """Bound the epsilon of all releases together at `delta`, for the total."""
         check_between(0, 1, delta=delta)
         return smallest_epsilon(self.delta, delta)
 
     @property
     def guess(self) -> float:
-        """Most that guesses between two protected, equally likely secrets can be right."""
+        """Upper bound on right guesses between two protected, equally likely secrets."""
         return min(1.0, float(ndtr(self._shift / 2)) * SAFETY + self.implementation_delta)
 
     @property
     def _shift(self) -> float:
-        """Point masses under Gaussian noise are this far apart, in standard deviations."""
+        """Distance of two point masses, in standard deviations of the Gaussian noise."""
         return math.sqrt(2 * self.total / self.order) * SAFETY
 
     def __str__(self) -> str:
@@ -80,14 +80,14 @@ class ComposedReleases:
 
 
 def _shared_key(statement: ReleaseStatement) -> str:
-    """Identifies what releases must share to add up: secrets, pairs, priors and order."""
+    """Identify what releases must share to add up: secrets, pairs, priors and order."""
     scenario = statement.scenario.to_json()
     shared = {key: scenario[key] for key in _SHARED}
     return digest(canonical_json([shared, statement.guarantee.reported_order]))
 
 
 def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleases:
-    """What several certificates over the same data promise together.
+    """State what several certificates over the same data promise together.
 
     For training runs: one certificate. For releases that state a common total: their sum. Others
     do not compose.
@@ -134,13 +134,13 @@ def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleas
 
 
 def added_up(costs: Sequence[float]) -> float:
-    """The sum of costs, rounded up."""
+    """Add costs, and round the sum up."""
     total = math.fsum(costs)
     return total if len(costs) == 1 or not total else math.nextafter(total, math.inf)
 
 
 def budget_of(statement: ReleaseStatement) -> tuple[str, float, float] | None:
-    """What a ledger keeps of a release that adds up: key, cost and total; None for others."""
+    """Return key, cost and total of a release that adds up, for a ledger; None for others."""
     if statement.total is None:
         return None
     return _shared_key(statement), statement.spent, statement.total

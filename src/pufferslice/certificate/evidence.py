@@ -50,19 +50,19 @@ _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, Memory
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class Evidence:
-    """Tables of distances or Gaussian pairs of every instance, and their source."""
+    """Distances or Gaussian pairs of every instance, and where they come from."""
 
     full: Full
     slices: Slices | None = None
-    """None for claims about the whole output."""
+    """Differences along slices; None for claims about the whole output."""
     scenario: Mapping[str, Any]
-    """The public description of the scenario, at the time of the evidence."""
+    """Public description of the scenario when the evidence was computed."""
     confidential: Mapping[str, Any]
     """Counts of rows and samples, and the digest of the distributions."""
     confidence: Confidence | None = None
-    """How the claim may fail; not at all for exact distributions along a finite profile."""
+    """Ways in which the claim may fail; None for exact distributions along a finite profile."""
     salt: bytes
-    """Random, so that the public digest of the evidence cannot be used to check guesses."""
+    """Random bytes that prevent checking guesses of the evidence against its public digest."""
 
     @classmethod
     def of(
@@ -76,7 +76,7 @@ class Evidence:
         progress: Progress = silent,
         reuse: bool = False,
     ) -> "Evidence":
-        """The evidence of a scenario along a profile, if there is one, and as a whole.
+        """Compute the evidence of a scenario as a whole, and along a profile if one is given.
 
         `recipe` decides how couplings are looked for. With `reuse`, the tables that this process
         computed last are used again if they are of the same distributions.
@@ -137,7 +137,7 @@ class Evidence:
         progress: Progress = silent,
         reuse: bool = False,
     ) -> "Evidence":
-        """The evidence of a scenario with the same profile, confidence and shape, and recipe."""
+        """Compute the evidence of a scenario with this profile, confidence, shape and recipe."""
         return Evidence.of(
             scenario,
             None if self.slices is None else self.slices.profile,
@@ -150,7 +150,7 @@ class Evidence:
 
     @property
     def tables(self) -> dict[str, Tables]:
-        """The tables or pairs that there are, by their names in the file."""
+        """Distance tables or Gaussian pairs of the evidence, by their names in the file."""
         slices = self.slices
         named = {
             "slices": slices and slices.differences,
@@ -171,7 +171,7 @@ class Evidence:
         return 0.0 if self.confidence is None else self.confidence.failure_probability
 
     def required_slices(self) -> Slices:
-        """The slices; a `CertificateError` for evidence of the whole output."""
+        """Return the slices; evidence of the whole output raises a `CertificateError`."""
         if self.slices is None:
             raise CertificateError(
                 "the certificate is about the whole output: its evidence has no slices"
@@ -179,14 +179,14 @@ class Evidence:
         return self.slices
 
     def digest(self) -> str:
-        """Salted SHA-256 over everything in the evidence."""
+        """Compute the salted SHA-256 of everything in the evidence."""
         parts = [self.salt, canonical_json(self._facts())]
         for name, array in sorted(self._arrays().items()):
             parts += [name.encode(), f"{array.dtype.str}{array.shape}".encode(), array.tobytes()]
         return digest(*parts)
 
     def to_bytes(self) -> bytes:
-        """The evidence as a compressed numpy archive, without pickles."""
+        """Write the evidence as a compressed numpy archive, without pickles."""
         file = io.BytesIO()
         facts = np.frombuffer(canonical_json(self._facts()), dtype=np.uint8)
         salt = np.frombuffer(self.salt, dtype=np.uint8)
@@ -196,7 +196,7 @@ class Evidence:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Evidence":
-        """Read back what `to_bytes` wrote; anything else is a `CertificateError`."""
+        """Read what `to_bytes` wrote; anything else raises a `CertificateError`."""
         try:
             arrays = arrays_in(content)
             facts = parsed_json(arrays.pop("facts").tobytes())
@@ -278,7 +278,7 @@ class Evidence:
         return evidence
 
     def check(self) -> None:
-        """Raise unless the numbers fit together and are of the instances in the description."""
+        """Raise unless the numbers agree with each other and belong to the described instances."""
         parts = list(self.tables.values())
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
@@ -305,7 +305,7 @@ class Evidence:
         self._check_confidence()
 
     def _check_confidence(self) -> None:
-        """Bands cover exactly the levels that their sample sizes allow."""
+        """Raise unless the bands cover exactly the levels that their sample sizes allow."""
         kinds = {prior["kind"] for prior in self.scenario["priors"]}
         sampled = kinds == {"sampled"}
         banded = self.confidence is not None and self.confidence.band is not None
@@ -362,7 +362,7 @@ class Evidence:
         }
 
     def _full_is_slice(self) -> bool:
-        """In one dimension a slice is the whole output, and is stored once."""
+        """Return whether the whole output is the slice: in one dimension it is stored once."""
         return self.full.dim == 1 and self.slices is not None
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -382,7 +382,7 @@ class Evidence:
 
 
 class _Latest(Generic[Kept]):
-    """The last tables, by all they depend on: a release follows its certification."""
+    """Cache of the last tables by all they depend on: a release follows its certification."""
 
     def __init__(self) -> None:
         self._kept: tuple[object, Kept] | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files as types: certificate, release and audit. Their JSON Schemas are generated from here."""
+"""Certificate, release and audit files as types; their JSON Schemas are generated from here."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -35,16 +35,16 @@ class SignaturePart(Part):
 
 
 class CertificateFile(Part):
-    """The public part of a certificate. The evidence is a file of its own and confidential."""
+    """The public part of a certificate. The evidence is a confidential file of its own."""
 
     format: Literal["pufferslice-certificate"]
     version: Literal[5]
     statement: Annotated[Statement, Field(discriminator="workflow")]
     digest: Sha256
-    """SHA-256 of the length of the canonical statement as 8 bytes, big-endian, and the canonical
-    statement: keys sorted, no spaces, UTF-8."""
+    """SHA-256 of the length of the canonical statement as 8 bytes, big-endian, followed by the
+    canonical statement: keys sorted, no spaces, UTF-8."""
     signature: SignaturePart = Field(default_factory=absent)
-    """Absent if the certificate was not signed."""
+    """Signature of the statement; absent if the certificate was not signed."""
 
 
 class ReleasedValue(Part):
@@ -54,32 +54,32 @@ class ReleasedValue(Part):
     value: float
     noise_std: Annotated[float, Field(ge=0)]
     interval: Annotated[list[float], Field(min_length=2, max_length=2)]
-    """Two ends, for the noise alone."""
+    """Lower and upper end of an interval that accounts for the noise alone."""
     grid_value: Annotated[str, Field(pattern="^-?[0-9]{1,1200}$")]
-    """The released integer, as text: other readers of JSON round integers to floats."""
+    """Released integer, as text: other readers of JSON round integers to floats."""
     moved_into: Annotated[list[float | None], Field(min_length=2, max_length=2)] = Field(
         default_factory=absent
     )
-    """Public ends, null where there is none, that the value was moved into after noise; absent if
-    it was left as it came."""
+    """Public lower and upper end into which the value was moved after noise, null for an end that
+    does not exist; absent if the value was not moved."""
 
 
 class ReleaseFile(Part):
-    """What was released, in the user's units."""
+    """The released values, in the user's units."""
 
     format: Literal["pufferslice-release"]
     version: Literal[5]
     certificate: Sha256
-    """Digest of the certificate that covers it."""
+    """Digest of the certificate that covers the release."""
     guarantee: Text
     secure: bool
     unsliced: UnslicedPart
     interval: Delta
-    """The probability that an interval covers."""
+    """Probability that an interval covers the query's value, clipped to its range if it has one."""
     interval_is_of: Text
     range: Range | None
     clipping: str
-    """Under which secrets the range moves values, in a sentence; empty if under none."""
+    """Secrets under which the range moves values, in a sentence; empty if there are none."""
     values: Annotated[list[ReleasedValue], Field(min_length=1)]
 
 
@@ -95,16 +95,16 @@ class VerdictPart(Part):
     """The result of one statistic on one claim."""
 
     claim: Text
-    """The claim in words."""
+    """Audited claim, in words."""
     quantity: Literal["epsilon", "delta", "guess"]
     claimed: NonNegative
     statistic: Text
     lower_bound: NonNegative
-    """At least this is true of the mechanism, with the confidence."""
+    """Lower bound on `quantity` for the mechanism, valid with the stated confidence."""
     confidence: Delta
-    """Of this verdict alone."""
+    """Confidence level of this verdict alone."""
     refutable_below: NonNegative
-    """The largest lower bound that so many outputs can give."""
+    """Largest lower bound that this number of outputs can give."""
     n_outputs: Count
     pair: Annotated[list[str], Field(min_length=2, max_length=2)]
     prior: str
@@ -115,7 +115,7 @@ class VerdictPart(Part):
 
 
 class InferencePart(Part):
-    """How often an attack names the secret of an output."""
+    """How often an attack names the secret that an output comes from."""
 
     attack: Literal["gaussian_map", "likelihood_ratio"]
     prior: str
@@ -124,33 +124,33 @@ class InferencePart(Part):
     n_trials: Count
     accuracy: IntervalPart
     prior_accuracy: IntervalPart
-    """Of always naming the likeliest secret."""
+    """Accuracy of an attack that always names the most likely secret."""
     advantage: IntervalPart
-    """Accuracy less the largest share of the prior."""
+    """Accuracy of the attack minus the largest prior probability of a secret."""
     confidence: Delta
-    """Of each interval alone."""
+    """Confidence level of each interval alone."""
 
 
 class AuditFile(Part):
-    """The audit of a release certificate. Confidential."""
+    """The audit of a release certificate. It is confidential."""
 
     format: Literal["pufferslice-audit"]
     version: Literal[5]
     certificate: Sha256
-    """Digest of the certificate that was audited."""
+    """Digest of the audited certificate."""
     refuted: bool
     confidence: Delta
-    """Of all verdicts together."""
+    """Confidence level of all verdicts together."""
     n_outputs: Count
-    """Under each secret, the fewest."""
+    """Smallest number of outputs under any secret."""
     verdicts: Annotated[list[VerdictPart], Field(min_length=1)]
     inferences: list[InferencePart]
     unaudited: list[Text]
-    """Statements of the certificate without a verdict, and why."""
+    """Statements of the certificate that have no verdict, and why."""
 
 
 class TrainingAuditFile(VerdictPart):
-    """The verdict on a training plan, and the digest of the certificate that it is about."""
+    """The verdict on a training plan, and the digest of the certificate of that plan."""
 
     certificate: Sha256
 
@@ -173,21 +173,21 @@ class MembershipFile(Part):
     roc_auc: IntervalPart
     low_rates: list[LowRatePart]
     confidence: Delta
-    """Of all intervals together."""
+    """Confidence level of all intervals together."""
 
 
 def read_certificate(document: object) -> CertificateFile:
-    """A certificate from JSON values, if it has exactly its fields, each of its kind."""
+    """Read a certificate from JSON values with exactly its fields, each of its type."""
     return checked(CertificateFile, document, "certificate", CertificateError)
 
 
 def read_release(document: object) -> ReleaseFile:
-    """A release from JSON values, if it has exactly its fields, each of its kind."""
+    """Read a release from JSON values with exactly its fields, each of its type."""
     return checked(ReleaseFile, document, "release", ReleaseError)
 
 
 def read_audit(document: object) -> AuditFile | MembershipFile | TrainingAuditFile:
-    """An audit from JSON values, if it has exactly the fields of its kind, each of its type."""
+    """Read an audit from JSON values with exactly the fields of its kind, each of its type."""
     model: type[AuditFile | MembershipFile | TrainingAuditFile] = AuditFile
     if isinstance(document, dict) and "verdicts" not in document:
         model = MembershipFile if "roc_auc" in document else TrainingAuditFile
@@ -195,7 +195,7 @@ def read_audit(document: object) -> AuditFile | MembershipFile | TrainingAuditFi
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON Schema of each file, by name.
+    """Return the JSON Schema of each file, by name.
 
     Relations between fields are not in it; `verify` checks them.
     """

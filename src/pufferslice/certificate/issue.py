@@ -141,7 +141,7 @@ def certify_release(
 
 
 def _checked_claim(scenario: Scenario, claim: Claim, method: Method | None) -> Claim:
-    """The claim with the method of its slices, if a release of the scenario can make it."""
+    """Attach the slices' method to the claim; raise if a release of the scenario cannot make it."""
     if not is_a(claim, Claim):
         raise ArgumentError(
             f"guarantee must be a claim such as Guarantee.guess(at_most=0.6), got {given(claim)}"
@@ -188,7 +188,7 @@ def spent(
     notion: str | None = None,
     order: float | None = None,
 ) -> Claim:
-    """What noise costs by the certificate's evidence; arguments left out are as certified.
+    """Compute what noise costs by the certificate's evidence; omitted arguments are as certified.
 
     `noise_std` is in scaled coordinates. The answer is a number, not a certificate; from samples
     it holds, for a noise, notion and order chosen without looking at it, except with the
@@ -218,7 +218,7 @@ def spent(
 def spent_in_full(
     certificate: Certificate, *, noise_std: float | None = None, order: float | None = None
 ) -> UnslicedPart:
-    """What noise costs in all dimensions by the certificate's evidence, and the right guesses.
+    """Compute the cost in all dimensions, and the right guesses, by the certificate's evidence.
 
     As `unsliced` in a statement; None where nothing bounds
     a number.
@@ -231,7 +231,7 @@ def spent_in_full(
 
 
 def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
-    """The certificate's noise and profile with the evidence of another scenario, for `spent`.
+    """Pair the certificate's noise and profile with another scenario's evidence, for `spent`.
 
     The result is not a certificate of that scenario: its statement is not the evidence's, and
     `verify` refutes it.
@@ -257,7 +257,7 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
 
 
 def required_evidence(certificate: Certificate) -> Evidence:
-    """The evidence; raise if it is absent or its digest is not the statement's."""
+    """Return the evidence; raise if it is absent or does not match the digest in the statement."""
     if certificate.evidence is None:
         raise CertificateError(
             "statement only: the evidence is not available. Put the .evidence.npz file beside the "
@@ -279,7 +279,7 @@ def _confidence(
     failure_probability: float | None,
     band: BandKind,
 ) -> Confidence | None:
-    """How the claim may fail; raise unless `failure_probability` is given exactly where it can."""
+    """Build the confidence; refuse a `failure_probability` that is missing or not needed."""
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
     in_closed_form = isinstance(profile, WholeSphere)
     in_delta = target.allows_tails

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of what a certificate does not cover, and their wording.
+"""Codes and wording of what a certificate does not cover.
 
 A statement holds codes only, so a sentence can be improved without changing the digest of any
 certificate. The meaning of a code must not change: a new meaning is a new code.
@@ -91,16 +91,16 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     ),
     "insecure-noise": ("INSECURE: the noise comes from a seeded test generator. Never publish it."),
 }
-"""All limits of releases, in the order of a statement; names in braces are filled in from it."""
+"""Limits of releases, in the order of a statement; braces hold names to be filled in."""
 
 ISOLATED: Final = ("state-outside-model", "functorch-internals")
-"""The limits of runs whose program runs every example alone, as the trainer of this library does.
+"""Limits of runs whose program runs every example alone, as this library's trainer does.
 
 They replace the hypothesis that examples are kept apart.
 """
 
 BY_PROGRAM: Final = ("examples-kept-apart-by-program",)
-"""The limit of runs by any other program."""
+"""Limit of runs by any other program."""
 
 RUN_LIMITS: Final[Mapping[str, str]] = {
     "examples-kept-apart-by-program": (
@@ -126,7 +126,7 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
         "changed."
     ),
 }
-"""What depends on the program that trained; it names them."""
+"""Limits that depend on the program that trained."""
 
 LIMITS: Final[Mapping[str, str]] = {
     "follows-plan": (
@@ -166,7 +166,7 @@ LIMITS: Final[Mapping[str, str]] = {
     ),
     **RUN_LIMITS,
 }
-"""All limits of training runs, in the order of a statement; names in braces are filled in."""
+"""Limits of training runs, in the order of a statement; braces hold names to be filled in."""
 
 CONDITIONS: Final[Mapping[str, str]] = {
     "hypotheses-and-limits": "The hypotheses and limits of this certificate also apply here.",
@@ -178,11 +178,11 @@ CONDITIONS: Final[Mapping[str, str]] = {
     ),
     "draws-secret": "Batch draws, record indices and realised batch sizes stay secret.",
 }
-"""What the statement about one record needs."""
+"""Conditions of the statement about one record."""
 
 
 def check_limits(limits: Sequence[str]) -> tuple[str, ...]:
-    """The limits of a program, in the order of a statement.
+    """Check the limits of a program, and return them in the order of a statement.
 
     Raise unless all are known and state how examples were kept apart.
     """

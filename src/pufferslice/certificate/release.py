@@ -38,24 +38,24 @@ from pufferslice.sensitivity.sensitivity import Full, Slices
 @final
 @attrs.frozen(kw_only=True)
 class CertificateOptions:
-    """What the caller of a certificate decided; everything else follows from the evidence."""
+    """The decisions of the caller of a certificate; everything else follows from the evidence."""
 
     target: Claim
     deltas: tuple[float, ...]
     generator: str
     earlier_releases: tuple[str, ...]
     noise_std: float | None = None
-    """A noise that the caller chose; None where the claim decides."""
+    """Noise that the caller chose; None where the claim decides."""
     total: float | None = None
-    """The total epsilon, fixed beforehand, of all releases of data that the secret determines."""
+    """Total epsilon, fixed beforehand, of all releases of data that the secret determines."""
     shape: ShapeKind = "isotropic"
-    """How the shape of the noise was decided."""
+    """Origin of the shape of the noise."""
     shape_gap: float | None = None
-    """How near the shape is to the best one."""
+    """Bound on the relative excess variance of the shape over the best one; None if unknown."""
 
     @classmethod
     def read_off(cls, statement: ReleaseStatement) -> "CertificateOptions":
-        """The decisions that a statement reports."""
+        """Read the caller's decisions from a statement."""
         noise = statement.noise
         return cls(
             target=statement.claim,
@@ -70,14 +70,14 @@ class CertificateOptions:
 
 
 def calibrated_noise(evidence: Evidence, options: CertificateOptions) -> float:
-    """The noise standard deviation that the target asks for, in whitened coordinates."""
+    """Compute the noise standard deviation that the target needs, in whitened coordinates."""
     if options.noise_std is not None:
         return options.noise_std
     return options.target.least_noise(evidence)
 
 
 def release_statement(evidence: Evidence, options: CertificateOptions) -> ReleaseStatement:
-    """The whole public statement; deterministic in its two arguments."""
+    """Build the whole public statement; the result depends on the two arguments alone."""
     noise_std = calibrated_noise(evidence, options)
     spent = options.target.spent(evidence, noise_std)
     if not spent <= options.target.bound:
@@ -135,7 +135,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
 
 
 def check_total(evidence: Evidence, options: CertificateOptions) -> None:
-    """Refuse a total where releases do not add up, or where it is not one."""
+    """Refuse an invalid total, or any total where releases do not add up."""
     target = options.target
     if not evidence.full.is_determined:
         raise CalibrationError(
@@ -154,7 +154,7 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
 
 
 def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
-    """The public shape of the noise, and the guard that follows from it."""
+    """Describe the public shape of the noise, and the guard that follows from it."""
     whole = noise_std and not options.target.is_sliced
     return {
         "kind": options.shape,
@@ -182,7 +182,7 @@ def _profile(evidence: Evidence) -> ProfilePart | WholeSpherePart:
 def _sampling(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> dict[str, Any] | None:
-    """How sampled distributions were bounded, and which part of the noise is due to that."""
+    """Describe how sampled distributions were bounded, and their share of the noise."""
     confidence = evidence.confidence
     if confidence is None:
         return None
@@ -199,7 +199,7 @@ def _sampling(
 def _noise_shares(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> dict[str, float] | None:
-    """Shares of the noise standard deviation: the prior itself, its sampling, the drawn slices."""
+    """Split the noise standard deviation by cause: the prior, its sampling, the drawn slices."""
     if not options.target.is_sliced or not noise_std:
         return None
     slices = evidence.required_slices()
@@ -227,7 +227,7 @@ def _noise_or_zero(target: Claim, slices: Slices) -> float:
 
 
 def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> UnslicedPart:
-    """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
+    """Bound what the noise costs in all dimensions, and how often the secret can be guessed."""
     if evidence.are_equal:
         return UnslicedPart(order=order, epsilon=0.0, source="equal distributions", guess=0.5)
     full = evidence.full

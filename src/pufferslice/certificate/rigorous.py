@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Recompute the claim of a release in ball arithmetic, where every number carries its error.
+r"""Proof of the claim of a release in ball arithmetic, where every number carries its error.
 
 A ball is an interval that is proved to hold the exact number. Each claim becomes one ball, its
 *excess*: what the noise costs, less what the claim allows. A claim is proved where the whole ball
@@ -45,14 +45,14 @@ except ImportError as error:
 Outcome = Literal["proved", "refuted", "not covered"]
 
 Rows = list[list[arb]]
-"""A number for each instance and slice, or coupling."""
+"""Numbers by instance, and for each instance by slice or coupling."""
 
 _PRECISIONS: Final = (128, 512)
-"""Bits of the arithmetic; the second where the first leaves a claim undecided."""
+"""Bits of the arithmetic; the second is used where the first leaves a claim undecided."""
 _NEAR: Final = 2.0**-42
-"""How far from the epsilon of a slice, or a least variance, a proved bound is looked for."""
+"""Relative distance from a float at which a bound on an epsilon or a least variance is proved."""
 _FURTHER: Final = 2.0**-32
-"""The same below it: floats were rounded up, so they are less exact there."""
+"""Relative distance below a float at which a bound is proved; floats were rounded up."""
 
 
 @final
@@ -61,10 +61,10 @@ class Finding:
     """One stated number, and whether it is proved."""
 
     stated: str
-    """What is claimed."""
+    """The claim, in words."""
     outcome: Outcome
     why: str
-    """A bound on the excess, or what is not covered."""
+    """Bound on the excess over the claim, or what is not covered."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.stated} ({self.why})"
@@ -79,14 +79,14 @@ class Proof:
 
     @property
     def outcome(self) -> Outcome:
-        """`refuted` if anything is, else `not covered` if anything is not, else `proved`."""
+        """`refuted` if any finding is, else `not covered` if any is not, else `proved`."""
         outcomes = {finding.outcome for finding in self.findings}
         if "refuted" in outcomes:
             return "refuted"
         return "not covered" if "not covered" in outcomes else "proved"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the outcome as JSON values."""
         return {"outcome": self.outcome, "findings": [attrs.asdict(f) for f in self.findings]}
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def prove(certificate: Certificate) -> Proof:
 
 
 def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
-    """The claim itself, and the unsliced numbers as claims of their own."""
+    """List the claim itself, and the unsliced numbers as claims of their own."""
     claim, unsliced = statement.claim, statement.unsliced
     yield f"the claim {claim}", claim
     if unsliced.epsilon:
@@ -147,7 +147,7 @@ def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) ->
 
 
 def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
-    """Of a claim about the whole output, the largest over instances."""
+    """Bound the excess of a claim about the whole output, the largest over instances."""
     excess_of = _WHOLE_EXCESSES.get(type(full.differences))
     if excess_of is None or (full.missing.any() and claim.hockey_stick is None):
         return arb.nan()
@@ -155,7 +155,7 @@ def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
 
 
 def _coupled_excess(full: Full, tables: MatchingTables, claim: Claim, noise_std: arb) -> arb:
-    """Of coupled distances."""
+    """Bound the excess of a claim about the whole output from coupled distances."""
     # A distance is a sum of squares, each addition rounded.
     grid, longer = _grid(full.dim), 1 + (full.dim + 8) * arb(UNIT_ROUNDOFF)
     if claim.has_order:
@@ -179,7 +179,7 @@ def _coupled_excess(full: Full, tables: MatchingTables, claim: Claim, noise_std:
 
 
 def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -> arb:
-    """Of a claim about right guesses, from the mean squared distance of coupled tables."""
+    """Bound the excess of a claim about right guesses from a mean squared coupled distance."""
     if claim.hockey_stick is None or not claim.by_mean_square:
         return arb.nan()
     dim = full.dim
@@ -196,7 +196,7 @@ def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -
 
 
 def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: arb) -> arb:
-    """Of a claim along slices, the largest over instances."""
+    """Bound the excess of a claim along slices, the largest over instances."""
     slices = evidence.required_slices()
     tables, weights = slices.differences, slices.profile.weights.tolist()
     if isinstance(tables, GapTables) and method.envelope == "worst_gap":
@@ -243,7 +243,7 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
 
 
 def _sphere_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
-    """Of a claim along the whole sphere, the largest over instances; see `claims.sliced`."""
+    """Bound the excess along the whole sphere, the largest over instances; see `claims.sliced`."""
     average = claim.notion == "average"
     if full.differences is None or full.missing.any() or full.shape is not None:
         return arb.nan()
@@ -252,7 +252,7 @@ def _sphere_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
     a, dim = arb(claim.reported_order) - 1, full.dim
 
     def moment(x: arb) -> arb:
-        """What a slice costs on average, as a moment, for two points or Gaussians."""
+        """Compute the average cost of a slice, as a moment, for two points or Gaussians."""
         return (x / dim).exp() if average else x.hypgeom_1f1(arb(1) / 2, arb(dim) / 2)
 
     if isinstance(full.differences, GaussianPairs):
@@ -280,7 +280,7 @@ def _sphere_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
 
 
 def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb, arb]]]:
-    """The share of each piece, and its squared shift over the least variance in any direction."""
+    """Return the share of each piece, and its squared shift over the least variance."""
     ratios: list[list[tuple[arb, arb]]] = []
     for pieces in _pieces(pairs, noise_std):
         row: list[tuple[arb, arb]] = []
@@ -299,7 +299,7 @@ def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb
 
 
 def _sliced_delta_excess(slices: Slices, tables: GapTables, claim: Claim, noise_std: arb) -> arb:
-    """Joint: of the mean of the deltas at the claim's epsilon; average: of the mean epsilon."""
+    """Bound the excess of the mean delta (joint) or of the mean epsilon (average) over slices."""
     stick = claim.hockey_stick
     if stick is None:
         return arb.nan()
@@ -349,7 +349,7 @@ def _sliced_delta_excess(slices: Slices, tables: GapTables, claim: Claim, noise_
 
 
 def _of_worst(tables: GapTables) -> GapTables:
-    """All mass of a row at its worst gap."""
+    """Move all mass of a row to its worst gap."""
     n_rows = len(tables.starts) - 1
     return attrs.evolve(
         tables,
@@ -361,14 +361,14 @@ def _of_worst(tables: GapTables) -> GapTables:
 
 
 def _stds(slices: Slices, noise_std: arb) -> list[arb]:
-    """The noise along each slice: a direction has length 1 up to rounding."""
+    """Compute the noise along each slice: a direction has length 1 up to rounding."""
     return [noise_std * _dot(row, row).sqrt() for row in _exact(slices.profile.directions)]
 
 
 def _row_means(
     tables: DistanceTables, value: Callable[[arb, int, int], arb], if_equal: arb
 ) -> Rows:
-    """The mean of value(gap, instance, slice) over each row; a constant for equal instances."""
+    """Average value(gap, instance, slice) over each row; equal instances get a constant."""
     gaps, counts = tables.gaps.tolist(), tables.counts.tolist()
     means: Rows = [[] for _ in range(tables.n_instances)]
     for row, (start, stop) in enumerate(pairwise(tables.starts.tolist())):
@@ -384,12 +384,12 @@ def _row_means(
 
 
 def _grid(dim: int) -> arb:
-    """Most that rounding to the grid adds to a distance, in standard deviations of the noise."""
+    """Bound what rounding to the grid adds to a distance, in standard deviations of the noise."""
     return arb(dim).sqrt() / int(SIGMA_INT)
 
 
 def _delta(ratio: arb, epsilon: arb) -> arb:
-    """The delta of N(ratio, 1) against N(0, 1)."""
+    """Compute the delta of N(ratio, 1) against N(0, 1)."""
     if ratio == 0:
         return arb(0)
     root = arb(2).sqrt()
@@ -398,12 +398,12 @@ def _delta(ratio: arb, epsilon: arb) -> arb:
 
 
 def _noise_delta(dim: int, rounding: float, epsilon: arb) -> arb:
-    """What noise that is not ideal adds to a delta."""
+    """Bound what noise that is not ideal adds to a delta."""
     return (1 + epsilon.exp()) * dim * (arb(DRAW_DELTA) + arb(rounding))
 
 
 class _Piece(NamedTuple):
-    """Two Gaussians: how far apart, the spread of the second with noise, how much wider the first.
+    """Two Gaussians: their shift, the noisy spread of the second, and how much wider the first is.
 
     Components that are equal need none of the three.
     """
@@ -417,7 +417,7 @@ class _Piece(NamedTuple):
         return _Piece(self.share, self.shift, self.total + self.wider, -1 * self.wider)
 
     def along(self, direction: arb_mat) -> "_Piece":
-        """Projected on a column; its length does not matter."""
+        """Project both Gaussians on a column; its length does not matter."""
         row = direction.transpose()
         spreads = (row * spread * direction for spread in (self.total, self.wider))
         return _Piece(self.share, row * self.shift, *spreads)
@@ -441,7 +441,7 @@ class _Piece(NamedTuple):
         return spread + order / 2 * self.squared_shift(mixed)
 
     def squared_shift(self, spread: arb_mat) -> arb:
-        """In standard deviations of a spread."""
+        """Squared length of the shift, in standard deviations of `spread`."""
         if not _log_det(spread).is_finite():
             return arb.nan()
         return (self.shift.transpose() * spread.solve(self.shift))[0, 0]
@@ -454,7 +454,7 @@ class _Piece(NamedTuple):
 
 
 def _pinsker(piece: _Piece) -> arb:
-    """From the divergence of order 1, half the sum of x - ln(1 + x) over relative excesses x.
+    """Bound a total variation by half the sum of x - ln(1 + x) over relative excesses x.
 
     For nearly equal spreads that difference cancels; with f^2 the sum of their squares it is at
     most -f - ln(1 - f), because sums of higher powers are at most those of f. This grows with f,
@@ -474,7 +474,7 @@ def _pinsker(piece: _Piece) -> arb:
 
 
 def _pieces(pairs: GaussianPairs, noise_std: arb) -> list[list[_Piece]]:
-    """The pieces of each instance, every number with the error of its rounding."""
+    """Return the pieces of each instance, every number with the error of its rounding."""
     pieces: list[list[_Piece]] = [[] for _ in range(pairs.n_instances)]
     totals = [int(pairs.counts[pairs.owners == owner].sum()) for owner in range(len(pieces))]
     noise = arb_mat(pairs.dim, pairs.dim)
@@ -494,7 +494,7 @@ def _pieces(pairs: GaussianPairs, noise_std: arb) -> list[list[_Piece]]:
 
 
 def _difference(two: Floats, error: float) -> arb_mat:
-    """Exactly 0 where two numbers are equal: numbers that differ were kept apart."""
+    """Subtract; equal numbers give exactly 0, because numbers that differ were kept apart."""
     first, second = _matrix(two[0], error), _matrix(two[1], error)
     result = first - second
     for i, j in zip(*np.nonzero(two[0] == two[1]), strict=True):
@@ -503,13 +503,13 @@ def _difference(two: Floats, error: float) -> arb_mat:
 
 
 def _matrix(numbers: Floats, error: float) -> arb_mat:
-    """Balls around numbers, with this share of each as radius, or the smallest float."""
+    """Enclose each number in a ball with this relative radius, or with the smallest float."""
     least = math.ulp(0.0)
     return arb_mat([[arb(x, abs(x) * error + least) for x in row] for row in numbers.tolist()])
 
 
 def _gaussian_cost(pieces: Sequence[_Piece], order: arb) -> arb:
-    """The larger of both orders of the pair, of pieces joined by convexity."""
+    """Return the larger of both orders of the pair, for pieces joined by convexity."""
     a, both = order - 1, []
     for sides in (pieces, [piece.reversed() for piece in pieces]):
         moment = arb(0)
@@ -532,7 +532,7 @@ def _gaussian_excesses(pairs: GaussianPairs, claim: Claim, noise_std: arb) -> li
 
 
 def _gaussian_delta_excess(pieces: Sequence[_Piece], epsilon: arb, limit: arb) -> arb:
-    """By means and spreads apart, or from the divergence at one of several orders."""
+    """Bound the excess of a delta from means and spreads, or from divergences of several orders."""
     split = arb(0)
     for piece in pieces:
         if not piece.is_equal():
@@ -583,7 +583,7 @@ def _least_divergence(order: arb, apart: arb) -> arb:
 
 
 def _log_det(matrix: arb_mat) -> arb:
-    """By elimination; not a number unless the matrix is proved to be positive definite."""
+    """Log determinant by elimination; NaN unless the matrix is proved to be positive definite."""
     rows, total = matrix.tolist(), arb(0)
     for k in range(len(rows)):
         if not rows[k][k] > 0:
@@ -604,7 +604,7 @@ def _dot(first: Sequence[arb], second: Sequence[arb]) -> arb:
 
 
 def _weighted(values: Sequence[arb], weights: Sequence[float]) -> arb:
-    """The mean over slices; weights are shares of their sum."""
+    """Average over slices; weights are shares of their sum."""
     shares = [arb(weight) for weight in weights]
     return _dot(values, shares) / sum(shares, arb(0))
 
@@ -622,4 +622,4 @@ _WHOLE_EXCESSES: Final[Mapping[type, Callable[..., arb]]] = {
     GaussianPairs: lambda _, pairs, claim, std: _largest(_gaussian_excesses(pairs, claim, std)),
     RowDifference: _row_excess,
 }
-"""How the excess of a claim is computed from each kind of difference."""
+"""Function that computes the excess of a claim, by the kind of difference."""

@@ -27,7 +27,7 @@ _CONTEXT: Final = b"pufferslice certificate statement, version 1\n"
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
-    """A fresh private and public key, both PEM; keep the first one secret."""
+    """Create a private and a public key, both PEM; keep the first one secret."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -35,7 +35,7 @@ def new_key_pair() -> tuple[bytes, bytes]:
 
 
 def sign(certificate: Certificate, private_key: bytes) -> Certificate:
-    """The certificate with a signature of its whole statement."""
+    """Sign the whole statement, and return the certificate with its signature."""
     try:
         key = load_pem_private_key(private_key, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -55,7 +55,7 @@ def sign(certificate: Certificate, private_key: bytes) -> Certificate:
 
 
 def signature_problem(certificate: Certificate, public_key: bytes) -> str | None:
-    """Why the signature does not hold under this key, or nothing if it does."""
+    """Explain why the signature does not hold under this key; None if it does."""
     try:
         key = load_pem_public_key(public_key)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

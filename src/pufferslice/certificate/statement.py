@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement of a certificate, as types: what is printed, stored and read by attributes.
+"""Types of the statement of a certificate: what is printed, stored and read by attributes.
 
 A statement is built once, from evidence or from a file, and checked there: the kind of each field,
 and the relations between fields. Importing this module loads pydantic.
@@ -46,7 +46,7 @@ from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 from pufferslice.sensitivity.sensitivity import Envelope, Tails
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
-"""What a reader can do about a statement or evidence that nobody issued."""
+"""Advice to the reader of a statement or evidence that nobody issued."""
 
 _REASONS: Final = {
     "missing": "is missing",
@@ -103,7 +103,7 @@ def absent() -> Any:  # a field
 
 
 class Part(BaseModel):
-    """A part of a file: exactly its fields, each of its kind, and relations that hold."""
+    """A part of a file with exactly its fields, each of its type, and with rules between them."""
 
     model_config = ConfigDict(
         strict=True,
@@ -114,15 +114,15 @@ class Part(BaseModel):
     )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; a field that was left out stays out."""
+        """Return JSON values; a field that was left out stays out."""
         return self.model_dump(exclude_unset=True)
 
     def escaped(self) -> Self:
-        """The same with every text escaped, so that none can pass for prose."""
+        """Return a copy with every text escaped, so that none can pass for prose."""
         return self.model_copy(update={name: _escaped(value) for name, value in self})
 
     def _rules(self) -> dict[str, bool]:
-        """Relations between the fields, in words, and whether they hold; the first counts."""
+        """Map rules between the fields, in words, to whether they hold; the first broken counts."""
         return {}
 
     @model_validator(mode="after")
@@ -201,7 +201,8 @@ class ShareSecret(Part):
     within: Annotated[float, Field(gt=0, lt=1)]
     n_rows: Count
     n_differing: Count
-    """Rows that make the difference, at most; under design `independent`, on average."""
+    """Upper bound on the number of rows that differ between two such shares; under design
+    `independent`, on its expectation."""
     design: Literal["stratified", "independent"]
 
     def _rules(self) -> dict[str, bool]:
@@ -217,7 +218,7 @@ class SizeSecret(Part):
     ratio: Annotated[float, Field(gt=1, lt=LARGEST)]
     up_to: Count
     n_differing: Count
-    """Rows that make the difference, at most."""
+    """Upper bound on the number of rows that differ between two such sizes."""
 
     def _rules(self) -> dict[str, bool]:
         differing = self.up_to - math.ceil(self.up_to / Fraction(repr(self.ratio)))
@@ -238,29 +239,29 @@ class PriorPart(Part):
     source: Source
     kind: Kind
     origin: Text
-    """How the distributions were made, in one sentence."""
+    """Sentence on how the distributions were made."""
 
 
 class QueryPart(Part):
-    """What is computed and published."""
+    """The query: what is computed and published."""
 
     kind: Text
     level: Level
     names: SomeDistinct[Text]
     """The coordinates of the released value."""
     columns: Distinct[Text]
-    """The columns that are read."""
+    """Columns of the data that the query reads."""
     parameters: dict[str, Any]
-    """What the builder of this kind of query was given; each kind has its own."""
+    """Arguments of the function that builds this kind of query; each kind has its own."""
     range: Range | None
-    """The public set to which outputs are clipped."""
+    """Public set to which outputs are clipped; null if there is none."""
     scales: Annotated[list[Positive], Field(min_length=1)]
-    """The public unit of each coordinate."""
+    """Public unit of each coordinate."""
     missing: Literal["refuse", "drop-rows", "middle"]
 
     @property
     def limits(self) -> Box | Ball | None:
-        """The public range as a set."""
+        """Public range as a set; None if there is none."""
         return None if self.range is None else range_of(self.range.to_json())
 
     def _rules(self) -> dict[str, bool]:
@@ -270,14 +271,14 @@ class QueryPart(Part):
 
 
 class ClippedPart(Part):
-    """Secrets under which the public range moves all, or some, values of the query."""
+    """The secrets under which the public range moves all, or some, values of the query."""
 
     all: Distinct[str]
     some: Distinct[str]
 
 
 class ScenarioPart(Part):
-    """What is protected from whom."""
+    """The scenario: what is protected from whom."""
 
     distribution: Annotated[str, _OneOf(ONE_RELEASE)]
     one_release_is: Text
@@ -290,17 +291,17 @@ class ScenarioPart(Part):
         Discriminator(_kind_of_secret),
     ]
     secrets: Secrets
-    """The values that the secret can take."""
+    """Values that the secret can take."""
     pairs: SomeDistinct[Pair]
-    """Secrets that must not be told apart, in either order."""
+    """Pairs of secrets that must not be told apart, in either order."""
     priors: SomeDistinct[PriorPart]
     query: QueryPart
     rows_dropped: Annotated[int, Field(ge=0, lt=2**53)]
-    """Rows that were left out because of missing values."""
+    """Number of rows that were left out because of missing values."""
     clipped: ClippedPart
 
     def has_priors(self, kind: Kind) -> bool:
-        """Whether a prior is of this kind."""
+        """Return whether a prior is of this kind."""
         return any(prior.kind == kind for prior in self.priors)
 
     def _rules(self) -> dict[str, bool]:
@@ -354,7 +355,7 @@ class _ClaimType:
 
 
 def _read_claim(value: object) -> Claim:
-    """A claim, or the claim of JSON values; pydantic words the error."""
+    """Return a claim, or read it from JSON values; pydantic words the error."""
     if isinstance(value, Claim):
         return value
     numbers = {k: v for k, v in value.items() if k != "notion"} if isinstance(value, dict) else {}
@@ -371,7 +372,7 @@ def _read_claim(value: object) -> Claim:
 
 
 class MethodPart(Part):
-    """How noise and cost are tied."""
+    """The method that ties noise to cost along slices."""
 
     rule: Rule
     envelope: Envelope
@@ -385,15 +386,17 @@ class ShapePart(Part):
     """The shape of the noise: its covariance, up to a factor."""
 
     kind: Literal["fitted", "diagonal", "isotropic", "given"]
-    """Fitted to the secret, fitted coordinate by coordinate, the same everywhere, or the user's."""
+    """Origin of the shape: fitted to the secret, fitted coordinate by coordinate, the same in every
+    direction, or given by the user."""
     whitening: list[list[Number]] | None
     """Lower triangular matrix that makes the noise isotropic; null for isotropic noise."""
     guard: NonNegative | None
-    """A shift of the output by no more than this, in scaled coordinates, is hidden as well as the
+    """Length, in scaled coordinates, up to which any shift of the output is hidden as well as the
     claim says; null for sliced claims."""
     gap: NonNegative | None
-    """The noise has at most 1 + gap times the variance of the best Gaussian noise for this claim
-    (point masses), or for the couplings that it was fitted to; null if no such bound is known."""
+    """Bound on the excess variance: the noise has at most 1 + gap times the variance of the best
+    Gaussian noise for this claim (point masses), or for the couplings that it was fitted to; null
+    if no such bound is known."""
 
     def _rules(self) -> dict[str, bool]:
         fits = (self.whitening is None) == (self.kind == "isotropic")
@@ -405,10 +408,10 @@ class NoisePart(Part):
 
     family: Literal["integer_gaussian"]
     std: NonNegative
-    """Standard deviation in scaled coordinates, with a shape in whitened ones."""
+    """Standard deviation in scaled coordinates; with a shape, in whitened ones."""
     shape: ShapePart
     calibrated: bool
-    """Whether the claim decided the noise; otherwise the data holder did."""
+    """Whether the claim decided the noise; if not, the data holder did."""
     std_by_coordinate: Annotated[list[NonNegative], Field(min_length=1)]
     """Standard deviation of each coordinate in the user's units."""
     grid: NonNegative
@@ -416,7 +419,7 @@ class NoisePart(Part):
     generator: Text
     secure: bool
     implementation_delta: Probability
-    """Total variation between the sampled release and the one the bound is about."""
+    """Total variation between the sampled release and the release that the bound is about."""
 
     def _rules(self) -> dict[str, bool]:
         rule = "secure must be true for the generator of the operating system, and for no other"
@@ -427,12 +430,14 @@ class ProfilePart(Part):
     """The slices, by the digest of their directions and weights."""
 
     kind: Literal["finite", "sphere"]
-    """The listed slices themselves, or the whole sphere, from which they were drawn."""
+    """Kind of profile: the listed slices themselves, or the whole sphere from which they were
+    drawn."""
     dim: Count
     n_directions: Count
-    """Slices of positive weight."""
+    """Number of slices of positive weight."""
     effective_slices: Annotated[float, Field(ge=0.999999, lt=LARGEST)]
-    """How many equally weighted slices would be as concentrated: 1 / sum of squared weights."""
+    """Number of equally weighted slices that would be as concentrated: 1 / sum of squared weights.
+    """
     largest_weight: Annotated[float, Field(gt=0, le=1)]
     digest: Sha256
 
@@ -454,14 +459,15 @@ class SharesPart(Part):
 
 
 class SamplingPart(Part):
-    """How sampled distributions and drawn slices were bounded."""
+    """The bounds on sampled distributions and drawn slices."""
 
     band: BandKind | None
-    """The bands around sampled distributions; null if the distributions are exact."""
+    """Kind of bands around sampled distributions; null if the distributions are exact."""
     tails: Tails | None
-    """Beyond the bands, gaps count at the public range, or their mass is in delta."""
+    """Treatment of levels beyond the bands: gaps count at the public range, or their mass is in
+    delta; null without bands."""
     delta_of_tails: Probability | None
-    """The part of delta that is the tails; for public models only."""
+    """Part of delta that covers the tails; for public models only."""
     noise_shares: SharesPart | None
 
 
@@ -471,13 +477,14 @@ class UnslicedPart(Part):
     order: Order
     epsilon: NonNegative | None
     source: Text
-    """How the bound was found."""
+    """Sentence on how the bound was found."""
     guess: Annotated[float, Field(ge=0.5, le=1)] | None
-    """Most that guesses between two protected, equally likely secrets can be right."""
+    """Upper bound on the share of right guesses between two protected, equally likely secrets; null
+    if there is none."""
 
 
 class ViewPart(Part):
-    """The claim as (epsilon, delta). A sliced one says nothing about the whole output."""
+    """The claim as (epsilon, delta). A sliced view says nothing about the whole output."""
 
     scope: Scope
     rule: ViewRule
@@ -486,47 +493,48 @@ class ViewPart(Part):
 
 
 class ReleaseStatement(Part):
-    """One release of a query."""
+    """The statement about one release of a query."""
 
     workflow: Literal["release"]
     scenario: ScenarioPart
     guarantee: Annotated[Claim, _ClaimType]
     method: MethodPart | None
-    """Null for claims about the whole output and along the whole sphere."""
+    """Method that ties noise to cost along slices; null for claims about the whole output and along
+    the whole sphere."""
     spent: NonNegative
-    """What the noise costs; at most the epsilon, or the share of guesses, of the guarantee."""
+    """Cost of the noise; at most the epsilon, or the share of right guesses, of the guarantee."""
     total: Positive | None
-    """Of all releases of data that the secret determines, at the order of the guarantee; null where
-    releases do not add up."""
+    """Total epsilon, at the order of the guarantee, of all releases of data that the secret
+    determines; null where releases do not add up."""
     distributions_are_equal: bool
-    """Whether the distributions of every pair are the same; only then is there no noise."""
+    """Whether the distributions of every pair are equal; only then is there no noise."""
     noise: NoisePart
     profile: Annotated[ProfilePart | WholeSpherePart, Field(discriminator="kind")] | None
-    """Null for claims about the whole output."""
+    """Slices of the claim; null for claims about the whole output."""
     failure_probability: Probability
     """Probability that the claim does not hold; 0 for exact distributions."""
     sampling: SamplingPart | None
-    """Null if nothing was sampled."""
+    """Bounds on what was sampled; null if nothing was."""
     unsliced: UnslicedPart
     deltas: Deltas
-    """The deltas of the views."""
+    """Deltas at which the views are stated."""
     views: list[ViewPart]
     earlier_releases: Distinct[Sha256]
     """Digests of the certificates of earlier releases, which this one does not cover jointly."""
     limits: SomeDistinct[Annotated[str, _OneOf(RELEASE_LIMITS)]]
-    """What is not covered, by code."""
+    """Codes of what is not covered."""
     evidence_digest: Sha256
     """Salted SHA-256 of the evidence that belongs to the statement."""
 
     @property
     def claim(self) -> Claim:
-        """The claim, with the method of its slices."""
+        """Claim of the release, with the method of its slices."""
         stated = self.method
         method = None if stated is None else Method(rule=stated.rule, envelope=stated.envelope)
         return self.guarantee.by(method)
 
     def expected_limits(self) -> list[str]:
-        """The codes of what is not covered; they follow from the rest of the statement."""
+        """Derive the codes of what is not covered from the rest of the statement."""
         scenario, equal = self.scenario, self.distributions_are_equal
         private = any(prior.source == "released_data" for prior in scenario.priors)
         rows, band = scenario.has_priors("rows"), self.sampling and self.sampling.band
@@ -612,7 +620,7 @@ class KindPart(Part):
 
 
 class PlanPart(Part):
-    """A training plan, as in the file of a plan."""
+    """A training plan, as in a plan file."""
 
     format: Literal["pufferslice-training-plan"]
     version: Literal[1]
@@ -624,58 +632,59 @@ class PlanPart(Part):
     accountant: Annotated[str, _OneOf(ACCOUNTANT_NAMES)]
     order: Order
     block: Count = Field(default_factory=absent)
-    """Examples per forward and backward pass, where that is chosen."""
+    """Number of examples per forward and backward pass; absent if it was not chosen."""
     non_finite: NonFinite
-    """What is done with an example whose gradient is NaN or infinite."""
+    """Treatment of an example whose gradient is NaN or infinite."""
 
     @property
     def n_records(self) -> int:
-        """Number of records that batches are drawn from."""
+        """Number of records from which batches are drawn."""
         return int((self.sampling.model_extra or {})["n_records"])
 
 
 class RecordPart(Part):
-    """What the replacement of any one record gets, whatever the secret is."""
+    """The protection of any one record against replacement, whatever the secret is."""
 
     adjacency: Literal["replace-one"]
     accountants: RecordAccountants
-    """The accountants that bound the cost of one record; never mean square."""
+    """Accountants that bound the cost of one record; never mean square."""
     order: Order
     epsilon: Positive
-    """Rényi divergence at the order, at most."""
+    """Upper bound on the Rényi divergence at the order."""
     delta: Delta
-    """1e-5, or one over the number of records if that is less; includes the noise's distance."""
+    """Delta of the (epsilon, delta) statement: 1e-5, or one over the number of records if that is
+    less; includes the distance of the drawn noise from ideal noise."""
     epsilon_at_delta: NonNegative | None
-    """Epsilon of differential privacy at delta; null if there is none."""
+    """Epsilon of differential privacy at `delta`; null if there is none."""
     conditions: SomeDistinct[Annotated[str, _OneOf(CONDITIONS)]]
-    """What this needs beside the claim, by code."""
+    """Codes of the conditions that this statement needs beside the claim."""
 
 
 class TrainingStatement(Part):
-    """Training runs over the same data."""
+    """The statement about training runs over the same data."""
 
     workflow: Literal["training"]
     data: Text
     """Public name of the data."""
     runs: Annotated[list[PlanPart], Field(min_length=1)]
     guarantee: Annotated[Claim, _ClaimType]
-    """What all runs together cost for the declared secret."""
+    """Joint claim of all runs for the declared secret."""
     certifies: Sentences
     draws_may_be_seen: Sentences
     noise: SomeDistinct[Text]
-    """How the noise is drawn, in sentences."""
+    """Sentences on how the noise is drawn."""
     implementation_delta: Share
-    """Total-variation distance of all drawn noise from the noise that the bound is about."""
+    """Total variation between all drawn noise and the noise that the bound is about."""
     failure_probability: Probability
     """Probability that the claim does not hold."""
     deltas: Deltas
-    """The deltas of the views."""
+    """Deltas at which the views are stated."""
     views: list[ViewPart]
     one_record: RecordPart
     hypotheses: SomeDistinct[Annotated[str, _OneOf(HYPOTHESES)]]
-    """What a run must keep to, by code."""
+    """Codes of the hypotheses that a run must satisfy."""
     limits: SomeDistinct[Annotated[str, _OneOf(LIMITS)]]
-    """What is not covered, by code."""
+    """Codes of what is not covered."""
 
     def _rules(self) -> dict[str, bool]:
         about_runs = self.guarantee.notion in ("unsliced", "average_over_batches")
@@ -683,20 +692,20 @@ class TrainingStatement(Part):
 
 
 Statement = ReleaseStatement | TrainingStatement
-"""What a certificate promises: one release, or training runs."""
+"""Promise of a certificate: about one release, or about training runs."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_statement(values: object) -> Statement:
-    """A statement from JSON values, if it has exactly the fields of its workflow."""
+    """Read a statement from JSON values with exactly the fields of its workflow."""
     if isinstance(values, dict) and values.get("workflow") == "training":
         return checked(TrainingStatement, values, "statement", CertificateError)
     return checked(ReleaseStatement, values, "statement", CertificateError)
 
 
 def read_scenario(values: object) -> ScenarioPart:
-    """The description of a scenario, if some scenario can have it."""
+    """Read the description of a scenario; refuse one that no scenario can have."""
     return checked(ScenarioPart, values, "scenario", CertificateError)
 
 
@@ -707,7 +716,7 @@ def checked(
     error_class: type[PuffersliceError],
     changed: str = CHANGED,
 ) -> Model:
-    """The values as a model; an error names the path of the wrong field and shows no value."""
+    """Validate values against a model; an error names the wrong field and shows no value."""
     try:
         return model.model_validate(values)
     except ValidationError as errors:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other bounds of a claim side by side, before any release; which pairs and slices cost most.
+"""Sweeps: the cost of other bounds of a claim, and which pairs and slices cost most.
 
 What is computed from evidence is as confidential as the evidence; only `stated_variation` is not.
 """
@@ -36,7 +36,8 @@ from pufferslice.sensitivity.renyi import aggregate
 from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
 
 _MOST_ENTRIES: Final = 60_000
-"""Total variations and views use tables rounded up to so many entries: still a bound, and quick."""
+"""Number of entries to which tables are rounded up for total variations and views: still a bound.
+"""
 
 _UP: Final = 1 + 2.0**-40
 
@@ -57,31 +58,31 @@ class SweepPoint:
 
     claim: Claim
     noise_std: float | None
-    """By the certificate's method, in scaled (with a shape, whitened) coordinates; None where no
-    noise reaches the bound."""
+    """Noise by the certificate's method, in scaled (with a shape, whitened) coordinates; None where
+    no noise reaches the bound."""
     noise_stds: Floats | None = attrs.field(converter=attrs.converters.optional(locked), eq=same)
-    """Of each statistic, in the user's units."""
+    """Noise standard deviation of each statistic, in the user's units."""
     tight_std: float | None
-    """By the tight rule; None for claims that are not along slices."""
+    """Noise by the tight rule; None for claims that are not along slices."""
     closed_form_std: float | None
-    """By the paper's closed form; None where it does not apply."""
+    """Noise by the paper's closed form; None where it does not apply."""
     unsliced_epsilon: float | None
     """Bound on the unsliced cost at the order of the statement; None where it is infinite."""
     epsilon_at_delta: float | None
-    """The best view of the whole output at the delta that was asked for; None if there is none."""
+    """Best view of the whole output at the requested delta; None if there is none."""
     total_variation: float
-    """Bound on the total variation of what is released under two secrets; 1 is no bound."""
+    """Bound on the total variation between releases under two secrets; 1 is no bound."""
 
     @property
     def guess(self) -> float:
-        """Most that guesses between two protected secrets, equally likely before, can be right."""
+        """Upper bound on right guesses between two protected, equally likely secrets."""
         return right_guesses(self.total_variation)
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class Sweep(Shown):
-    """What other bounds of a claim would cost, all else equal; `print(sweep)` is a table.
+    """The costs of other bounds of a claim, all else equal; `print(sweep)` is a table.
 
     Shape and couplings are those found for the claim itself: far from it, a certificate of another
     bound may have noise that is a quarter larger, or more right guesses. A sweep promises nothing
@@ -89,13 +90,13 @@ class Sweep(Shown):
     """
 
     claim: Claim
-    """The one that was asked about."""
+    """Claim that the sweep started from."""
     names: tuple[str, ...]
-    """The statistics."""
+    """Names of the statistics."""
     order: float
-    """Of `unsliced_epsilon`."""
+    """Order of `unsliced_epsilon`."""
     delta: float
-    """Of `epsilon_at_delta`."""
+    """Delta of `epsilon_at_delta`."""
     rows: tuple[SweepPoint, ...]
 
     @classmethod
@@ -126,7 +127,7 @@ class Sweep(Shown):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the sweep as JSON values."""
         return {
             "claim": self.claim.to_json(),
             "order": self.order,
@@ -146,7 +147,7 @@ class Sweep(Shown):
         }
 
     def table_rows(self) -> list[dict[str, Any]]:
-        """One row per bound; the noise of each statistic is a column with its name."""
+        """Return one row per bound; the noise of each statistic is a column with its name."""
         rows = []
         for row in self.to_json()["rows"]:
             noise = row.pop("noise_std_by_coordinate") or dict.fromkeys(self.names)
@@ -164,7 +165,7 @@ class Sweep(Shown):
         return "\n".join([f"{self._heading}:", *lines, _INTERNAL])
 
     def sentences(self) -> list[str]:
-        """What the table is about."""
+        """Say what the table is about."""
         return [f"{self._heading}."]
 
     def __repr__(self) -> str:
@@ -175,7 +176,7 @@ class Sweep(Shown):
         return f"What other bounds would cost; the claim is {self.claim}"
 
     def shown_rows(self) -> list[dict[str, str]]:
-        """A line for each number, a column for each bound; nothing where there is no number."""
+        """Return a line for each number and a column for each bound; missing numbers stay empty."""
         heads = [f"{row.claim.bound:g}" for row in self.rows]
         lines = {
             "right guesses": [
@@ -204,7 +205,7 @@ def what_if(
     effort: Effort = "thorough",
     progress: Progress = silent,
 ) -> Sweep:
-    """What other bounds of a guarantee would cost, before anything is certified or spent.
+    """Compute what other bounds of a guarantee would cost, before anything is certified or spent.
 
     `bounds` are epsilons or, of `Guarantee.guess`, shares of right guesses; without, some around
     that of `guarantee`. Couplings are looked for once. For a guarantee with options of its own (a
@@ -221,40 +222,40 @@ def _up(epsilon: float | None) -> str:
 @final
 @attrs.frozen(kw_only=True)
 class TrainingSweepPoint:
-    """One epsilon of a training run: the noise multiplier that its plan would have."""
+    """One epsilon of a training run, and the noise multiplier that its plan would have."""
 
     claim: Claim
     noise_multiplier: float | None
-    """By the plan's own accountant; None where there is none."""
+    """Noise multiplier by the plan's own accountant; None where there is none."""
     total_variation: float
-    """Bound on the total variation of what the run releases in two worlds; 1 is no bound."""
+    """Bound on the total variation between what the run releases in two worlds; 1 is no bound."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class PairCost:
-    """How hard one pair of secrets is to protect, under one prior, at the certificate's noise."""
+    """The cost of one pair of secrets under one prior, at the certificate's noise."""
 
     prior: str
     pair: tuple[str, str]
     sliced_cost: float | None
-    """Its share of the claim, aggregated over the slices; None for claims without an order."""
+    """Cost of the pair aggregated over the slices; None for claims without an order."""
     unsliced_cost: float | None
-    """Bound on its unsliced divergence; None where there is none."""
+    """Bound on the unsliced divergence of the pair; None where there is none."""
     largest_gap: float | None
-    """Along the slice that shows most, in scaled units; None for Gaussian distributions."""
+    """Gap along the slice that shows most, in scaled units; None for Gaussian distributions."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SliceProfile:
-    """What each slice can show of the pair that costs most, at the certificate's noise."""
+    """The cost along each slice of the pair that costs most, at the certificate's noise."""
 
     prior: str
     pair: tuple[str, str]
     order: float
     costs: Floats = attrs.field(converter=locked, eq=same)
-    """One per slice of positive weight."""
+    """Cost along each slice of positive weight."""
     average: float
     joint: float
 
@@ -266,7 +267,7 @@ def sweep_points(
     delta: float | None = None,
     progress: Progress = silent,
 ) -> tuple[SweepPoint, ...]:
-    """For each bound (epsilon, or share of guesses) what the certificate would state.
+    """Compute what the certificate would state for each bound (epsilon, or share of guesses).
 
     All else stays, shape and couplings included; to certify again may find better ones.
     Guarantee: noise and costs are those of the functions that certify. A sweep promises nothing:
@@ -318,7 +319,7 @@ def sweep_points(
 def what_if_training(
     certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
 ) -> tuple[TrainingSweepPoint, ...]:
-    """For each epsilon the noise multiplier of the same plan.
+    """Compute the noise multiplier of the same plan for each epsilon.
 
     None for several runs, for schedules, and for claims without an order.
     A sweep promises nothing: to use another epsilon, plan again.
@@ -351,7 +352,7 @@ def what_if_training(
 
 
 def stated_variation(certificate: Certificate) -> float:
-    """Bound on the total variation under two secrets, from the public statement alone.
+    """Bound the total variation under two secrets, from the public statement alone.
 
     1, which is no bound, if the statement has none for the whole output.
     """
@@ -363,7 +364,7 @@ def stated_variation(certificate: Certificate) -> float:
 
 
 def _training_variation(claim: TrainingClaim) -> float:
-    """Bound on the total variation of what runs release in two worlds, the best of some orders.
+    """Bound the total variation between what runs release in two worlds, by several orders.
 
     1 for a claim on average over batch draws, which bounds nothing that is released.
     """
@@ -376,7 +377,7 @@ def _training_variation(claim: TrainingClaim) -> float:
 
 
 def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
-    """Every pair under every prior, the hardest first."""
+    """List every pair under every prior, the most expensive first."""
     evidence = required_evidence(certificate)
     claim, noise_std, slices = certificate.guarantee, certificate.noise_std, evidence.slices
     instances = _instances(evidence)
@@ -400,7 +401,7 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
 
 
 def costs_if_off(certificate: Certificate, shares: Sequence[float]) -> tuple[float, ...]:
-    r"""What a claim about the whole output costs if priors are off by these shares of its guard.
+    r"""Compute a whole-output claim's cost if priors are off by these shares of its guard.
 
     If each true distribution is within a share t of the guard of the declared one ($W_\infty$),
     every coupled distance grows by at most $2 t \sqrt{c}$ times the noise, c the squared distance
@@ -422,7 +423,7 @@ def costs_if_off(certificate: Certificate, shares: Sequence[float]) -> tuple[flo
 
 
 def slice_profile(certificate: Certificate) -> SliceProfile | None:
-    """The slices of the hardest pair; None without slices, or where gaps leave out tails."""
+    """Compute the slice costs of the hardest pair; None without slices or with gaps left out."""
     evidence = required_evidence(certificate)
     slices, claim = evidence.slices, certificate.guarantee
     if slices is None or not claim.is_sliced or slices.missing.any() or slices.are_equal:
@@ -454,7 +455,7 @@ def _noise_or_none(evidence: Evidence, target: Claim) -> float | None:
 
 
 def _instances(evidence: Evidence) -> list[tuple[str, tuple[str, str]]]:
-    """Prior and pair of every instance, in the order of the evidence."""
+    """List prior and pair of every instance, in the order of the evidence."""
     scenario = evidence.scenario
     return [
         (str(prior["name"]), (str(first), str(second)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of training runs: what a plan promises, alone and together with others.
+"""Certificates of training runs: what plans promise, alone and together.
 
 A run bounds any two datasets that differ in D records, whatever the prior. So its cost for D = 1,
 at its own noise, is Rényi differential privacy for the replacement of one record.
@@ -49,10 +49,10 @@ IDEAL_NOISE: Final = (
 
 _USUAL_DELTA: Final = 1e-5
 _LEAST_EPSILON: Final = 1e-9
-"""An (epsilon, delta) claim has a positive epsilon."""
+"""Least positive epsilon of an (epsilon, delta) claim."""
 _MOST_ROUNDS: Final = 1000
 _LARGEST_EXPONENT: Final = 700.0
-"""The exponential of more is not a float."""
+"""Largest exponent whose exponential is still a float."""
 
 
 def certify_training(
@@ -86,7 +86,7 @@ def certify_training(
 
 
 def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
-    """One certificate for several runs over the same data, differing records and order.
+    """Issue one certificate for several runs over the same data, differing records and order.
 
     Guarantee: costs add as functions of the number of differing records, which is the same in all
     runs. Needs: runs with noise of their own, over one dataset.
@@ -118,7 +118,7 @@ def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
 
 
 def _wide_share(implementation_delta: float) -> float:
-    """As a float of 64 bits: numpy's narrow ones would round what is left of a delta."""
+    """Widen a share to 64 bits: numpy's narrow floats would round what is left of a delta."""
     check_share(implementation_delta=implementation_delta)
     return float(implementation_delta)
 
@@ -126,18 +126,18 @@ def _wide_share(implementation_delta: float) -> float:
 @final
 @attrs.frozen(kw_only=True)
 class TrainingClaim:
-    """What a certificate of runs over the same data depends on; everything else follows."""
+    """The facts that a certificate of runs over the same data depends on; all else follows."""
 
     data: str
-    """The public name of the data; runs compose only if it is the same."""
+    """Public name of the data; runs compose only if it is the same."""
     runs: tuple[TrainingPlan, ...]
     noises: tuple[str, ...]
-    """How the noise of the runs is drawn, in public sentences."""
+    """Public sentences on how the noise of the runs is drawn."""
     deltas: tuple[float, ...]
     implementation_delta: float = attrs.field(converter=_wide_share)
-    """Total-variation distance of all drawn noise from the noise that the cost is about."""
+    """Total variation between all drawn noise and the noise that the cost is about."""
     limits: tuple[str, ...] = attrs.field(converter=check_limits)
-    """Codes of what the programs that trained leave open."""
+    """Codes of the limits that the training programs leave open."""
 
     def __attrs_post_init__(self) -> None:
         check_together(self.runs)
@@ -154,7 +154,7 @@ class TrainingClaim:
 
     @classmethod
     def read_off(cls, statement: TrainingStatement) -> "TrainingClaim":
-        """The claim that a statement makes."""
+        """Read the claim from a statement."""
         return cls(
             data=statement.data,
             runs=tuple(TrainingPlan.from_json(run.to_json()) for run in statement.runs),
@@ -166,7 +166,7 @@ class TrainingClaim:
 
     @property
     def differing(self) -> DifferingRecords:
-        """How many records the secret changes: the same in all runs."""
+        """Number of records that the secret changes: the same distribution in all runs."""
         return self.runs[0].differing
 
     def cost(self, order: float) -> float:
@@ -174,7 +174,7 @@ class TrainingClaim:
         return secret_cost(self.runs, order)
 
     def guarantee(self) -> Claim:
-        """What all runs together promise for the declared secret.
+        """Joint guarantee of all runs for the declared secret.
 
         If the differing records leave out a tail, that is an (epsilon, delta) claim at the first of
         the deltas; tail and distance of the noise are part of it.
@@ -197,7 +197,7 @@ class TrainingClaim:
 
 
 def training_statement(claim: TrainingClaim) -> TrainingStatement:
-    """The whole public statement; deterministic in the claim."""
+    """Build the whole public statement; the result depends on the claim alone."""
     guarantee = claim.guarantee()
     unsliced = guarantee.notion == "unsliced"
     accountants = dict.fromkeys(run.accountant for run in claim.runs)
@@ -224,7 +224,7 @@ def training_statement(claim: TrainingClaim) -> TrainingStatement:
 
 
 def _views(claim: TrainingClaim) -> list[dict[str, Any]]:
-    """Unsliced (epsilon, delta) views: at the plans' order, and the best of it and a grid."""
+    """Compute unsliced (epsilon, delta) views: at the plans' order, and at the best of a grid."""
     costs = costs_by_order(secret_cost, claim.runs) if claim.deltas else {}
     order = claim.runs[0].order
     views = []
@@ -244,7 +244,7 @@ def _views(claim: TrainingClaim) -> list[dict[str, Any]]:
 
 
 def _one_record(claim: TrainingClaim) -> dict[str, Any]:
-    """What the replacement of one record gets, whatever the secret is."""
+    """State what the replacement of one record gets, whatever the secret is."""
     runs, order, delta = claim.runs, claim.runs[0].order, record_delta(claim.runs)
     accountants = [record_accountant(run) for run in runs]
     epsilon = record_epsilon(runs, delta=delta, implementation_delta=claim.implementation_delta)
@@ -272,7 +272,7 @@ def _limits(claim: TrainingClaim, guarantee: Claim) -> list[str]:
 
 
 def check_together(plans: Sequence[TrainingPlan]) -> None:
-    """Raise unless the costs of the runs add: same records, distribution of D, order, notion."""
+    """Raise unless the runs' costs add: same records, differing records, order and notion."""
     if not plans:
         raise ArgumentError("plans must hold the plan of at least one run, got none")
     shared = [
@@ -309,7 +309,7 @@ def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
 
 
 def record_accountant(plan: TrainingPlan) -> Accountant:
-    """The accountant that bounds the cost of one record: the plan's, but never mean square.
+    """Return the accountant of one record's cost: the plan's, but never mean square.
 
     Mean square bounds nothing about the run. The log moment replaces it, because it needs nothing
     to stay secret.
@@ -330,14 +330,14 @@ def record_cost(plans: Sequence[TrainingPlan], order: float) -> float:
 
 
 def record_delta(plans: Sequence[TrainingPlan]) -> float:
-    """The delta that is stated for one record: 1e-5, or one over the number of records if less."""
+    """Delta that is stated for one record: 1e-5, or one over the number of records if less."""
     return min(_USUAL_DELTA, 1 / plans[0].sampling.n_records)
 
 
 def secret_epsilon(
     plans: Sequence[TrainingPlan], *, delta: float, implementation_delta: float
 ) -> float:
-    """The smallest epsilon for which (epsilon, delta) holds for the declared secret.
+    """Find the smallest epsilon for which (epsilon, delta) holds for the declared secret.
 
     Guarantee: `delta` covers the distance of the drawn noise from ideal noise, too, and the
     probability that more records differ than the plans list: if (epsilon, delta') holds given that
@@ -360,7 +360,7 @@ def secret_epsilon(
 def record_epsilon(
     plans: Sequence[TrainingPlan], *, delta: float, implementation_delta: float
 ) -> float:
-    """The smallest epsilon of (epsilon, delta)-differential privacy for replacing one record.
+    """Find the smallest epsilon of (epsilon, delta)-differential privacy for replacing one record.
 
     Guarantee: as `secret_epsilon` and `record_cost`; computed without optional packages.
     """
@@ -373,7 +373,7 @@ def record_epsilon(
 def costs_by_order(
     cost: Callable[[Sequence[TrainingPlan], float], float], plans: Sequence[TrainingPlan]
 ) -> dict[float, float]:
-    """`secret_cost` or `record_cost` at the plans' order and those of a grid.
+    """Compute `secret_cost` or `record_cost` at the plans' order and at those of a grid.
 
     Infinite at orders where the cost leaves the range of the numbers.
     """
@@ -387,7 +387,7 @@ def costs_by_order(
 
 
 def epsilon_at(costs: Mapping[float, float], *, delta: float, implementation_delta: float) -> float:
-    r"""The smallest epsilon at `delta` from Rényi bounds by order, for noise that is not ideal.
+    r"""Smallest epsilon at `delta` from Rényi bounds by order, for noise that is not ideal.
 
     If ideal noise gives $(\epsilon, \delta')$, noise at total-variation distance d of it gives
     $(\epsilon, \delta' + (1 + e^\epsilon) d)$. Epsilon rises until both hold together.

@@ -22,12 +22,12 @@ class StatisticVerdict:
     name: str
     noise_std: float
     difference: float
-    """Largest difference of its means between two protected secrets."""
+    """Largest difference of the statistic's means between two protected secrets."""
     constant_error: float
     """Error (root mean square) of the best constant under the declared priors: what someone who
     publishes no data at all would achieve."""
     size: float
-    """Largest absolute mean under a secret."""
+    """Largest absolute mean of the statistic under any secret."""
     is_useful: bool
     """Whether the noise leaves something to read."""
 
@@ -35,13 +35,13 @@ class StatisticVerdict:
 @final
 @attrs.frozen(kw_only=True)
 class Verdict(Shown):
-    """Every statistic of a release, and one sentence where it is not worth making."""
+    """The verdict on every statistic of a release, and a sentence if it is not worth making."""
 
     statistics: tuple[StatisticVerdict, ...]
     is_determined: bool
     """Whether the statistics are functions of the secret."""
     yardstick: Literal["constant", "size"]
-    """What the noise is compared with."""
+    """Yardstick with which the noise is compared."""
 
     @property
     def is_useful(self) -> bool:
@@ -50,7 +50,7 @@ class Verdict(Shown):
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """Verdict in one sentence."""
         n, useless = len(self.statistics), [s for s in self.statistics if not s.is_useful]
         if not useless:
             return "For every statistic, the noise is smaller than what it measures."
@@ -73,7 +73,7 @@ class Verdict(Shown):
         return f"{what}: {why}.{advice}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the verdict as JSON values."""
         return {
             "statistics": self.table_rows(),
             "yardstick": self.yardstick,
@@ -82,11 +82,11 @@ class Verdict(Shown):
         }
 
     def table_rows(self) -> list[dict[str, Any]]:
-        """One row per statistic."""
+        """Return one row per statistic."""
         return [attrs.asdict(statistic) for statistic in self.statistics]
 
     def sentences(self) -> list[str]:
-        """The verdict in words."""
+        """Return the verdict in words."""
         return [self.sentence]
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Verdict(Shown):
 
 
 def verdict(certificate: Certificate) -> Verdict:
-    """The verdict on a certified release.
+    """Judge whether a certified release is worth making.
 
     Where the secret determines the data, one release is about one group or row, or the priors are
     a public model that readers have, the yardstick is the best constant. Otherwise the priors, made

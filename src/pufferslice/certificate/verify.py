@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recompute a certificate from its evidence, and check the relations that must hold in it."""
+"""Verification: recompute a certificate from its evidence, and check the relations in it."""
 
 import math
 import re
@@ -39,7 +39,7 @@ UNCHECKED: Final = {
     "scenario": "whether the declared secrets, query and priors describe the truth; only their "
     "agreement with the evidence is checked",
 }
-"""Fields that the evidence cannot decide, and what about them stays open."""
+"""Fields that the evidence cannot decide, and what remains unknown about each."""
 
 UNCHECKED_TRAINING: Final = {
     "runs": "whether the runs followed their plans, on these data, under the listed hypotheses",
@@ -50,12 +50,12 @@ UNCHECKED_TRAINING: Final = {
     "fitted to the data",
     "limits": "which program made the runs, and what that program leaves open",
 }
-"""The same for training runs."""
+"""Fields of a training statement that its plans cannot decide, and what remains unknown."""
 
 _RELATIVE: Final = 1e-9
-"""Room for the last digits of another machine's exp and log."""
+"""Relative tolerance for the last digits of another machine's exp and log."""
 _SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
-"""Not recomputed from a scenario: the digest is salted, and who decided the noise is not known."""
+"""Fields not recomputed from a scenario: a salted digest, and who decided the noise."""
 _BOUND: Final = re.compile(r"spent|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
 
 
@@ -65,21 +65,21 @@ class Verification:
     """The outcome of recomputing a certificate."""
 
     problems: tuple[str, ...]
-    """What does not hold; empty if the claim was confirmed."""
+    """Sentences on what does not hold; empty if the claim was confirmed."""
     unchecked: tuple[str, ...]
-    """What the evidence cannot decide."""
+    """Sentences on what the evidence cannot decide."""
     signed: bool
     """Whether a signature was checked against the given key, and holds."""
     has_evidence: bool
-    """Whether there was anything to recompute from: evidence or the plans of runs."""
+    """Whether there was anything to recompute from: evidence, or the plans of runs."""
     source: str
-    """What the claim was recomputed from."""
+    """Source from which the claim was recomputed."""
     proof: "Proof | None" = None
-    """What ball arithmetic says; None if it was not asked, or if there are problems without it."""
+    """Result in ball arithmetic; None if it was not requested, or if there are other problems."""
 
     @property
     def holds(self) -> bool:
-        """Whether everything that can be recomputed was, and agrees; and is proved, if asked."""
+        """Whether all that can be recomputed agrees and, if a proof was requested, is proved."""
         return not self.problems and (self.proof is None or self.proof.outcome == "proved")
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def verify(
 def scenario_problems(
     certificate: Certificate, scenario: Scenario, progress: Progress = silent
 ) -> list[str]:
-    """What does not hold for this scenario, whatever the evidence says.
+    """List what does not hold for this scenario, whatever the evidence says.
 
     Tables and costs are computed from the scenario's own distributions. The stated noise must meet
     the claim, and every other stated bound must be at least the recomputed one.
@@ -176,7 +176,7 @@ def scenario_problems(
 
 
 def _is_safe(path: str, stated: object, recomputed: object) -> bool:
-    """Whether a bound is stated higher than it was recomputed: couplings may be better now."""
+    """Return whether a bound is stated higher than recomputed: couplings may be better now."""
     numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
     return bool(numbers and _BOUND.fullmatch(path) and stated >= recomputed)  # type: ignore[operator]
 
@@ -211,7 +211,7 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
 def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
-    """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
+    """Check that the stated noise meets the stated epsilon, without any room for rounding."""
     spent = options.target.spent(evidence, noise_std)
     if spent <= options.target.bound:
         return []
@@ -219,7 +219,7 @@ def _too_little_noise(
 
 
 def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # JSON
-    """Paths at which two JSON values differ by more than rounding."""
+    """List the paths at which two JSON values differ by more than rounding."""
     if isinstance(stated, Mapping) and isinstance(right, Mapping):
         for key in sorted(set(stated) | set(right)):
             at = f"{path}.{key}" if path else str(key)

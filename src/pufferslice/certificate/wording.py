@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentences about certificates: a statement in plain words.
+"""Wording of certificates: the sentences of a statement in plain words.
 
 Labels and all other texts of a statement are escaped, so that none of them can pass for prose.
 """
@@ -37,7 +37,7 @@ INSECURE: Final = "INSECURE (seeded test noise, never publish)"
 
 _MOST_PAIRS_NAMED: Final = 6
 _NEARLY_EQUAL: Final = 0.99
-"""Where more of the slices than this count, their weights need no mention."""
+"""Share of effective slices above which their weights need no mention."""
 _VIEW_RULES: Final[Mapping[ViewRule, str]] = {
     "paper": "the paper's conversion",
     "improved": "the improved conversion",
@@ -48,7 +48,7 @@ _VIEW_RULES: Final[Mapping[ViewRule, str]] = {
 
 
 def prose_of(statement: Statement, digest: str) -> str:
-    """The whole statement as text, in the order a reader asks; bounds are rounded up."""
+    """Write the whole statement as text, in the order a reader asks; bounds are rounded up."""
     statement = statement.escaped()
     if isinstance(statement, TrainingStatement):
         parts = _training_parts(statement)
@@ -77,7 +77,7 @@ def _release_parts(statement: ReleaseStatement) -> list[str]:
 
 
 def first_lines(statement: Statement) -> str:
-    """Three lines for every reader: what is protected, the noise, how often guesses are right."""
+    """Write three lines for every reader: the protection, the noise, and the right guesses."""
     statement = statement.escaped()
     if isinstance(statement, TrainingStatement):
         return _first_training_lines(statement)
@@ -90,13 +90,13 @@ def first_lines(statement: Statement) -> str:
 
 
 def doubt_sentence(statement: Statement) -> str:
-    """How likely samples mislead; empty where nothing was sampled. Begins with a space."""
+    """Say how likely samples mislead, after a space; empty where nothing was sampled."""
     failure = statement.failure_probability
     return f" All of this holds except with probability {in_full(failure)}." if failure else ""
 
 
 def table_rows(statement: Statement) -> list[dict[str, Any]]:
-    """The noise of each statistic; of training, each run."""
+    """Return the noise of each statistic, or for training a row per run."""
     if isinstance(statement, TrainingStatement):
         return [
             {
@@ -117,7 +117,7 @@ def table_rows(statement: Statement) -> list[dict[str, Any]]:
 
 
 def noise_sentence(names: Sequence[str], stds: Sequence[float]) -> str:
-    r"""By how much the noise changes each statistic, 95 times of 100, in the user's units.
+    r"""Say by how much the noise changes each statistic, 95 times of 100, in the user's units.
 
     >>> noise_sentence(["mean(age)", "mean(pay)"], [2.0, 100.0])
     'Noise on each released number, 95\xa0% of the time at most: mean(age) 3.92, mean(pay) 196.'
@@ -152,7 +152,7 @@ def _training_parts(statement: TrainingStatement) -> list[str]:
 
 
 def _first_training_lines(statement: TrainingStatement) -> str:
-    """The same three lines about runs: the secret, the noise, and what a single record gets."""
+    """Write three lines about runs: the secret, the noise, and what a single record gets."""
     runs, record = statement.runs, statement.one_record
     differing = "; ".join(dict.fromkeys(differing_words(run.differing) for run in runs))
     averaged = statement.guarantee.notion == "average_over_batches"
@@ -174,7 +174,7 @@ def _first_training_lines(statement: TrainingStatement) -> str:
 
 
 def differing_words(differing: Mapping[str, Any]) -> str:
-    """How many records a secret changes.
+    """Say how many records a secret changes.
 
     >>> differing_words({"kind": "binomial", "n_records": 9, "mismatch_probability": 0.25})
     'each record differs with probability 0.25'
@@ -184,7 +184,7 @@ def differing_words(differing: Mapping[str, Any]) -> str:
 
 
 def limit_sentences(statement: Statement) -> tuple[str, ...]:
-    """What a certificate does not cover, in words."""
+    """Say what a certificate does not cover."""
     if isinstance(statement, TrainingStatement):
         failure = at_most(statement.failure_probability)
         return tuple(LIMITS[code].format(failure_probability=failure) for code in statement.limits)
@@ -194,7 +194,7 @@ def limit_sentences(statement: Statement) -> tuple[str, ...]:
 
 
 def clipping_sentence(scenario: ScenarioPart) -> str:
-    """Under which secrets the public range cuts off values of the query; empty if under none."""
+    """Say under which secrets the range cuts off values of the query; empty if under none."""
     clipped = _clipped_secrets(scenario)
     return RELEASE_LIMITS["range-clips-data"].format(clipped=clipped) if clipped else ""
 
@@ -209,7 +209,7 @@ def _clipped_secrets(scenario: ScenarioPart) -> str:
 
 
 def protected_sentence(scenario: ScenarioPart) -> str:
-    """The secret, and which of its values must not be told apart."""
+    """Name the secret, and those of its values that must not be told apart."""
     secret = scenario.secret
     if isinstance(secret, ShareSecret | SizeSecret):
         return f"Protected: {range_words_of(secret)}{adversary_words(secret)}."
@@ -225,7 +225,7 @@ def protected_sentence(scenario: ScenarioPart) -> str:
 
 
 def range_words_of(secret: ShareSecret | SizeSecret) -> str:
-    """Which values of a secret must not be told apart, where they are a range.
+    """Describe which values of a secret must not be told apart, where they are a range.
 
     >>> range_words_of(SizeSecret(size_of="shop", ratio=1.1, up_to=1_000, n_differing=90))
     "any two sizes of 'shop' within a factor of 1.1, up to 1,000 rows"
@@ -241,7 +241,7 @@ def range_words_of(secret: ShareSecret | SizeSecret) -> str:
 
 
 def adversary_words(secret: ShareSecret | SizeSecret) -> str:
-    """From whom a range of secrets is hidden; begins with a comma."""
+    """Say from whom a range of secrets is hidden; the text begins with a comma."""
     n_differing = f"{secret.n_differing:,}"
     if isinstance(secret, ShareSecret) and secret.design == "independent":
         return f", on average over the other rows; about {n_differing} rows make the difference"
@@ -307,7 +307,7 @@ def _claim(statement: ReleaseStatement) -> str:
 
 
 def total_sentence(statement: ReleaseStatement) -> str:
-    """What a release counts of a total that was fixed beforehand; empty without one."""
+    """Say how a release counts toward a total that was fixed beforehand; empty without one."""
     if statement.total is None:
         return ""
     return (
@@ -334,7 +334,7 @@ def _along(profile: ProfilePart | WholeSpherePart | None) -> str:
 
 
 def _shares(sampling: SamplingPart | None) -> str:
-    """What the noise is due to, for distributions or slices that were sampled."""
+    """Say what the noise is due to, for distributions or slices that were sampled."""
     if sampling is None:
         return ""
     lines = []
@@ -366,7 +366,7 @@ def _noise(statement: ReleaseStatement) -> str:
 
 
 def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
-    """The shape of the noise in words: how it was decided, its guard, how near the best it is."""
+    """Describe the shape of the noise: its origin, its guard, and how near the best it is."""
     claim, noise = statement.guarantee, statement.noise
     if claim.is_sliced or not noise.std:
         return ()
@@ -396,12 +396,12 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
 
 
 def _is_determined(statement: ReleaseStatement) -> bool:
-    """Whether the statement says that the query has one value under each secret."""
+    """Return whether the statement says that the query has one value under each secret."""
     return statement.scenario.distribution == "groups" or statement.total is not None
 
 
 def _guard(statement: ReleaseStatement, claim: Claim) -> str:
-    r"""What the guard hides, and what priors that are off cost.
+    r"""Say what the guard hides, and what wrong priors cost.
 
     If each true distribution is within a share t of the guard of the declared one, every coupled
     distance grows by at most $2 t \sqrt{c}$ times the noise, c the squared distance that the claim
@@ -432,7 +432,7 @@ def _guard(statement: ReleaseStatement, claim: Claim) -> str:
 
 
 def _at_least(value: float) -> str:
-    """Three digits, rounded down."""
+    """Write three digits, rounded down."""
     return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(value)):.3g}"
 
 
@@ -449,7 +449,7 @@ def _whole_output(statement: ReleaseStatement) -> str:
 
 
 def unsliced_sentence(unsliced: UnslicedPart) -> str:
-    """What the noise costs in all dimensions, without the full stop."""
+    """Say what the noise costs in all dimensions, without the full stop."""
     if unsliced.epsilon is None:
         return "Unsliced (the released bits): no finite bound"
     return (
@@ -459,7 +459,7 @@ def unsliced_sentence(unsliced: UnslicedPart) -> str:
 
 
 def guess_sentence(guess: float | None) -> str:
-    """How often someone who has narrowed the secret down to two values guesses right."""
+    """Say how often someone who has narrowed the secret down to two values guesses right."""
     if guess is None or percent_at_most(guess) == percent_at_most(1.0):
         return "No useful bound on guessing the secret can be stated for the whole release."
     return (
@@ -470,7 +470,7 @@ def guess_sentence(guess: float | None) -> str:
 
 
 def unsliced_first(views: Iterable[ViewPart]) -> list[ViewPart]:
-    """Views with those of the whole output in front."""
+    """Put views of the whole output first."""
     return sorted(views, key=lambda view: view.scope != "unsliced")
 
 
@@ -487,7 +487,7 @@ def _views(views: Sequence[ViewPart]) -> str:
 
 
 def record_sentence(statement: TrainingStatement) -> str:
-    """What one record gets, in words, with the accountants that bound it."""
+    """Say what one record gets, with the accountants that bound it."""
     record = statement.one_record
     names = " and ".join(name.replace("_", " ") for name in record.accountants)
     rdp = (
@@ -504,7 +504,7 @@ def record_sentence(statement: TrainingStatement) -> str:
 
 
 def record_conditions(statement: TrainingStatement) -> tuple[str, ...]:
-    """What the statement about one record needs, in words."""
+    """Say what the statement about one record needs."""
     return tuple(CONDITIONS[code] for code in statement.one_record.conditions)
 
 

@@ -429,7 +429,7 @@ class _Piece(NamedTuple):
         return all(entry == 0 for entry in self.wider.entries())
 
     def divergence(self, order: arb) -> arb:
-        """Of the first from the second; not a number unless all spreads are positive definite."""
+        """Divergence of the first Gaussian; NaN unless all spreads are positive definite."""
         if self.is_equal():
             return arb(0)
         a = order - 1

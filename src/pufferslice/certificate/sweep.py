@@ -108,7 +108,7 @@ class Sweep(Shown):
         delta: float = DELTA,
         progress: Progress = silent,
     ) -> "Sweep":
-        """Other bounds of a certificate: epsilons, or shares of guesses; without, some around it.
+        """Sweep over bounds of a certificate: epsilons, or shares of guesses; by default near it.
 
         Needs the evidence, and distributions that differ.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised: claims, each with its own cost, words and JSON."""
+"""Claims: what can be promised, each with its own cost, words and JSON."""
 
 from pufferslice.claims.epsilon_delta import EpsilonDelta
 from pufferslice.claims.guarantee import Claim, Guarantee, claim_of

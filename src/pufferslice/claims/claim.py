@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every claim can do; a new claim is a class like those beside this file, and one line.
+"""The abstract claim; a new claim is a class like those beside this file, and one line.
 
 A claim owns its cost: nobody else asks what kind of claim it is.
 """
@@ -22,16 +22,16 @@ from pufferslice.sensitivity.profiles import AnyProfile
 from pufferslice.sensitivity.sensitivity import Full, Slices
 
 REPORTED_ORDER: Final = 2.0
-"""The order of the reported unsliced cost of claims without an order."""
+"""Order at which claims without an order report the unsliced cost."""
 
 _REACH: Final = 1.5
-"""Powers of ten on both sides of the claimed epsilon."""
+"""Powers of ten that bounds reach on both sides of the claimed epsilon."""
 _LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Epsilons to try, as shares of the claimed one."""
+"""Epsilons to try, as shares of the claimed epsilon."""
 
 
 class Compared(Protocol):
-    """What a claim is asked about: the whole output, and its slices if there are any."""
+    """The evidence for a claim: the whole output, and its slices if there are any."""
 
     @property
     def full(self) -> Full:
@@ -43,26 +43,26 @@ class Compared(Protocol):
 
 
 class Search(NamedTuple):
-    """A cost that falls with the noise, and how large it may be."""
+    """A cost that falls with the noise, and the limit that it must meet."""
 
     cost: Callable[[float], float]
     limit: float
     floor: float = 0.0
-    """Cost of infinite noise: what the sampler's own error leaves."""
+    """Cost of infinite noise: what the sampler's own error adds."""
     start: float = 1.0
-    """Noise to start from, as a multiple of the size of the differences."""
+    """Noise at which the search starts, as a multiple of the size of the differences."""
 
 
 @attrs.frozen(kw_only=True)
 class WholeClaim:
-    """A claim about the whole output. Abstract."""
+    """An abstract claim about the whole output."""
 
     kind: ClassVar[str]
     """Name of the claim in tables of claims."""
     notion: ClassVar[str] = "unsliced"
-    """Name of what is bounded in a file."""
+    """Name of the bounded quantity in a file."""
     bound_name: ClassVar[str] = "epsilon"
-    """Field that is the bound."""
+    """Name of the field that holds the bound."""
     free: ClassVar[float] = 0.0
     """Cost of two equal distributions."""
     allows_tails: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class WholeClaim:
     adds_up: ClassVar[bool] = False
     """Whether costs of data that the secret determines add up."""
     has_slices: ClassVar[bool] = False
-    """Whether the same can be claimed along slices."""
+    """Whether the claim can also be made along slices."""
     has_order: ClassVar[bool] = False
     """Whether the claim is about a divergence of an order."""
     unit: ClassVar[float] = 1.0
@@ -90,70 +90,70 @@ class WholeClaim:
     @property
     @abstractmethod
     def meaning(self) -> str:
-        """What it says, after "between the outputs under the two secrets of any pair"."""
+        """Words for the claim after "between the outputs under the two secrets of any pair"."""
 
     @abstractmethod
     def cost(self, full: Full, noise_std: float) -> float:
-        """What the noise costs of the claim: to be at most its bound."""
+        """Compute the cost of the noise, which must be at most the bound of the claim."""
 
     @abstractmethod
     def search(self, full: Full) -> Search:
-        """How the least noise is searched."""
+        """Describe the search for the least noise."""
 
     @property
     @abstractmethod
     def distance_limit(self) -> float:
-        """Squared distance of two points, in noise deviations, that costs the bound."""
+        """Squared distance of two points, in noise deviations, whose cost equals the bound."""
 
     @property
     def bound(self) -> float:
-        """What the cost of the noise may be at most."""
+        """Limit on the cost of the noise."""
         return float(getattr(self, self.bound_name))
 
     def with_bound(self, bound: float) -> Self:
-        """The same claim with another bound."""
+        """Return this claim with another bound."""
         return attrs.evolve(self, **{self.bound_name: bound})
 
     def with_order(self, order: float) -> Self:
-        """The same claim at another order."""
+        """Return this claim at another order."""
         if not self.has_order:
             raise ArgumentError(f"{self} has no order; leave it out, or certify a Rényi claim")
         return attrs.evolve(self, order=order)  # type: ignore[call-arg]
 
     @property
     def whole(self) -> Self:
-        """The claim itself, which is about the whole output."""
+        """Claim about the whole output: the claim itself."""
         return self
 
     def by(self, method: Method | None) -> Self:
-        """The claim itself: only claims along slices have a method."""
+        """Return the claim itself: only claims along slices have a method."""
         del method
         return self
 
     @property
     def hockey_stick(self) -> tuple[float, float] | None:
-        """The epsilon and delta that say the same; None for claims that are not of this kind."""
+        """Equivalent epsilon and delta; None for claims that are not of this kind."""
         return None
 
     def along(self, profile: AnyProfile) -> Self:
-        """The claim itself: it has no slices."""
+        """Return the claim itself: it has no slices."""
         del profile
         return self
 
     @property
     def reported_order(self) -> float:
-        """The order at which the unsliced cost of a release is stated."""
+        """Order at which the unsliced cost of a release is stated."""
         return REPORTED_ORDER
 
     def spent(self, compared: Compared, noise_std: float) -> float:
-        """What the noise costs, from the differences that the claim is about."""
+        """Compute the cost of the noise from the differences that the claim is about."""
         if compared.full.are_equal:
             return self.free
         check_above(0, noise_std=noise_std)
         return self.cost(compared.full, noise_std)
 
     def least_noise(self, compared: Compared) -> float:
-        """Smallest noise standard deviation, in whitened coordinates, that meets the claim.
+        """Find the smallest noise standard deviation, in whitened coordinates, for the claim.
 
         Guarantee: `spent(result) <= bound` was evaluated and holds; 0 if all distributions are
         equal.
@@ -191,22 +191,22 @@ class WholeClaim:
         return raise_until(lambda std: self.cost(full, std) <= self.bound, noise_std)
 
     def instance_costs(self, compared: Compared, noise_std: float) -> Floats | None:
-        """None: the claim does not aggregate costs of slices."""
+        """Return None: the claim does not aggregate costs of slices."""
         del compared, noise_std
         return None
 
     def slice_cost(self, slices: Slices, notion: str, noise_std: float, method: Method) -> float:
-        """The same cost along slices, aggregated by the notion."""
+        """Compute the cost along slices, aggregated by the notion."""
         del slices, notion, noise_std, method
         raise no_slices(self)
 
     def slice_noise(self, slices: Slices, notion: str, method: Method) -> float:
-        """Smallest noise that meets the claim along slices."""
+        """Find the smallest noise that meets the claim along slices."""
         del slices, notion, method
         raise no_slices(self)
 
     def sphere_costs(self, full: Full, notion: str, noise_std: float) -> Floats:
-        """The cost of each instance along the whole sphere, in closed form."""
+        """Compute the cost of each instance along the whole sphere, in closed form."""
         del full, notion, noise_std
         raise ArgumentError(
             f"the sphere as profile goes with average and joint Rényi claims, not with {self}; "
@@ -214,52 +214,52 @@ class WholeClaim:
         )
 
     def sliced_words(self, notion: str) -> str:
-        """The claim along slices, in words."""
+        """Put the claim along slices into words."""
         del notion
         raise no_slices(self)
 
     def sliced_meaning(self, notion: str) -> str:
-        """What it says along slices, as `meaning`."""
+        """Say what the claim means along slices, in the form of `meaning`."""
         del notion
         raise no_slices(self)
 
     def recipe(self, noise_std: float, effort: Effort) -> Recipe:
-        """How couplings are looked for, once the noise is roughly known: for the Rényi cost."""
+        """Return how to look for couplings once the noise is roughly known: for the Rényi cost."""
         return renyi_recipe(self.reported_order, noise_std, effort)
 
     def cost_words(self, spent: float, rule: str) -> str:
-        """What the noise costs, in a sentence."""
+        """Say what the noise costs, in a sentence."""
         return f"The noise costs {at_most(spent)} of {in_full(self.bound)}{rule}."
 
     @abstractmethod
     def words_if_off(self, share: float, implementation_delta: float) -> str:
-        """The cost if a prior is wrong by a share of the guard, for two points, in words."""
+        """Say what two points cost if a prior is wrong by a share of the guard."""
 
     def _ratio(self, share: float) -> float:
         """Distance of two points that are farther apart than declared by twice this share."""
         return math.sqrt(self.distance_limit) * (1 + 2 * share)
 
     def bounds_around(self, n_bounds: int) -> tuple[float, ...]:
-        """Other bounds, its own in the middle."""
+        """Return other bounds, with the claim's own in the middle."""
         return bounds_around(self.bound, n_bounds)
 
     def ladder(self) -> tuple[float, ...]:
-        """Seven bounds to try; the claim's own is among them, not rounded."""
+        """Return seven bounds to try; the claim's own is among them, not rounded."""
         return ladder(self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `claim_of` reads them."""
+        """Return JSON values that `claim_of` reads."""
         return {"notion": self.notion, **attrs.asdict(self)}
 
 
 def renyi_recipe(order: float, noise_std: float, effort: Effort) -> Recipe:
-    """Couplings that are best for a Rényi cost."""
+    """Return how to look for the couplings that are best for a Rényi cost."""
     rate = order * (order - 1) / 2 / noise_std / noise_std
     return Recipe(effort=effort, cost="renyi", rate=rate, noise_std=noise_std)
 
 
 def bounds_around(bound: float, n_bounds: int) -> tuple[float, ...]:
-    """Bounds on both sides of a positive one, which is in the middle.
+    """Return bounds on both sides of a positive one, which is in the middle.
 
     >>> bounds_around(1.0, 5)
     (0.0316, 0.178, 1.0, 5.62, 31.6)
@@ -271,10 +271,10 @@ def bounds_around(bound: float, n_bounds: int) -> tuple[float, ...]:
 
 
 def ladder(bound: float) -> tuple[float, ...]:
-    """Seven bounds around a positive one, from a tenth to ten times."""
+    """Return seven bounds around a positive one, from a tenth to ten times."""
     return tuple(bound if share == 1 else float(f"{bound * share:.3g}") for share in _LADDER)
 
 
 def no_slices(claim: object) -> ArgumentError:
-    """The error for a claim about the whole output where slices were asked for."""
+    """Build the error for a claim about the whole output where slices were requested."""
     return ArgumentError(f"{claim} is a claim about the whole output; it has no slices")

@@ -42,9 +42,9 @@ class EpsilonDelta(WholeClaim):
     allows_tails: ClassVar[bool] = True
 
     epsilon: float = attrs.field(converter=plain_float)
-    """Greater than 0; what noise costs may be 0, where `delta` bounds the total variation."""
+    """Epsilon, greater than 0; noise may cost 0, where `delta` bounds the total variation."""
     delta: float = attrs.field(converter=plain_float)
-    """Between 0 and 1; it does not include the failure probability of a sampled prior."""
+    """Delta between 0 and 1; it excludes the failure probability of a sampled prior."""
 
     def __attrs_post_init__(self) -> None:
         check_at_least(0, epsilon=self.epsilon)
@@ -52,17 +52,17 @@ class EpsilonDelta(WholeClaim):
 
     @property
     def meaning(self) -> str:
-        """The two numbers."""
+        """Epsilon and delta, in words."""
         return f"(ε, δ) with ε = {in_full(self.epsilon)} and δ = {in_full(self.delta)} holds"
 
     def sliced_meaning(self, notion: str) -> str:
-        """The two numbers, and how they are aggregated."""
+        """Describe epsilon and delta, and how they are aggregated."""
         numbers = f"ε = {in_full(self.epsilon)} and δ = {in_full(self.delta)}"
         return f"sliced (ε, δ) with {numbers}, {notion} over the slices, holds"
 
     @property
     def distance_limit(self) -> float:
-        r"""The square of the r with $h_\epsilon(r) = \delta$.
+        r"""Square of the distance r with $h_\epsilon(r) = \delta$.
 
         >>> round(EpsilonDelta(epsilon=1.0, delta=1e-5).distance_limit, 8)
         0.0718514
@@ -78,15 +78,15 @@ class EpsilonDelta(WholeClaim):
 
     @property
     def hockey_stick(self) -> tuple[float, float]:
-        """The claim itself."""
+        """Epsilon and delta of the claim itself."""
         return self.epsilon, self.delta
 
     def cost(self, full: Full, noise_std: float) -> float:
-        """Smallest epsilon at the claim's delta."""
+        """Find the smallest epsilon at the claim's delta."""
         return smallest_epsilon(delta_curve(full, noise_std), self.delta, first=self.epsilon)
 
     def search(self, full: Full) -> Search:
-        """The delta at the claim's epsilon."""
+        """Search by the delta at the claim's epsilon."""
         if self.delta < SMALLEST_DIRECT_DELTA:
             raise ArgumentError(
                 f"delta must be at least {SMALLEST_DIRECT_DELTA:g} for a claim about the whole "
@@ -99,27 +99,27 @@ class EpsilonDelta(WholeClaim):
         )
 
     def recipe(self, noise_std: float, effort: Effort) -> Recipe:
-        """Couplings that are best for the delta at this epsilon."""
+        """Return how to look for the couplings that are best for the delta at this epsilon."""
         return Recipe(effort=effort, cost="delta", epsilon=self.epsilon, noise_std=noise_std)
 
     def slice_cost(self, slices: Slices, notion: str, noise_std: float, method: Method) -> float:
-        """The smallest epsilon at the claim's delta along slices, aggregated."""
+        """Find the smallest epsilon at the claim's delta along slices, aggregated."""
         return slice_epsilon(
             slices, notion, self.delta, noise_std, method.envelope, first=self.epsilon
         )
 
     def slice_noise(self, slices: Slices, notion: str, method: Method) -> float:
-        """Smallest noise for the claim along slices."""
+        """Find the smallest noise for the claim along slices."""
         return least_slice_noise(
             slices, lambda part, std: self.slice_cost(part, notion, std, method), self.epsilon
         )
 
     def sliced_words(self, notion: str) -> str:
-        """The claim along slices."""
+        """Put the claim along slices into words."""
         return f"({at_most(self.epsilon)}, {in_full(self.delta)})-{notion.capitalize()}-SPP, sliced"
 
     def words_if_off(self, share: float, implementation_delta: float) -> str:
-        """The delta of two points that are farther apart than declared."""
+        """Say the delta of two points that are farther apart than declared."""
         ideal = float(gaussian_delta(np.array(self._ratio(share)), self.epsilon))
         delta = released_delta(ideal, self.epsilon, implementation_delta)
         return f"delta {at_most(delta)}"
@@ -129,7 +129,7 @@ class EpsilonDelta(WholeClaim):
 
 
 def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
-    r"""Bound on the delta of what is released, as a function of epsilon.
+    r"""Bound the delta of what is released, as a function of epsilon.
 
     The distance $\tau$ of the sampled noise from the ideal one adds $(1 + e^\epsilon)\tau$.
     """
@@ -143,7 +143,7 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
 
 
 def released_delta(delta: float, epsilon: float, implementation_delta: float) -> float:
-    """The delta that goes with this epsilon for what is released, by noise that is not ideal.
+    """Bound the delta of what is released at this epsilon, by noise that is not ideal.
 
     Each of the two distributions is at most `implementation_delta` away from its ideal one.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public entry of claims, and claims from JSON values."""
+"""Public constructors of claims, and claims from JSON values."""
 
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -17,13 +17,13 @@ from pufferslice.sensitivity.profiles import AnyProfile
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 
 Claim = WholeClaim | Sliced
-"""What can be promised."""
+"""Type of all claims."""
 
 CLAIMS: Final[tuple[type[WholeClaim], ...]] = (Guess, Information, Renyi, EpsilonDelta, OverBatches)
-"""Every claim about a whole output, or about training."""
+"""Classes of all claims about a whole output or about training."""
 
 RELEASE_CLAIMS: Final = (Guess, Information, Renyi, EpsilonDelta)
-"""Those that a release can make; along slices, too, if they have slices."""
+"""Claims that a release can make; along slices, too, if they have slices."""
 
 RELEASE_NOTIONS: Final = (
     *SLICED_NOTIONS,
@@ -41,12 +41,12 @@ class Guarantee:
 
     @staticmethod
     def guess(*, at_most: float) -> Guess:
-        """Between two protected, equally likely secrets, at most this share of guesses is right."""
+        """Claim that at most this share of guesses between two equally likely secrets is right."""
         return Guess(at_most=at_most)
 
     @staticmethod
     def information(*, bits: float) -> Information:
-        """The release tells at most so many bits between two protected secrets."""
+        """Claim that the release reveals at most so many bits between two protected secrets."""
         return Information(bits=bits)
 
     @staticmethod
@@ -56,7 +56,7 @@ class Guarantee:
 
     @staticmethod
     def epsilon_delta(epsilon: float, delta: float) -> EpsilonDelta:
-        """(epsilon, delta)-Pufferfish privacy of the whole output."""
+        """Claim (epsilon, delta)-Pufferfish privacy of the whole output."""
         return EpsilonDelta(epsilon=epsilon, delta=delta)
 
     @staticmethod
@@ -67,7 +67,7 @@ class Guarantee:
         delta: float | None = None,
         profile: AnyProfile | None = None,
     ) -> Sliced:
-        """The mean over the slices is at most `epsilon`, of divergences or of epsilons at a delta.
+        """Claim a mean over slices of at most `epsilon`, of divergences or of epsilons at a delta.
 
         Source: def:ave_srpp, def:ave_spp.
         """
@@ -81,7 +81,7 @@ class Guarantee:
         delta: float | None = None,
         profile: AnyProfile | None = None,
     ) -> Sliced:
-        """The log-moment over the slices is at most `epsilon`, or the mean of deltas at most delta.
+        """Claim a log-moment over slices of at most `epsilon`, or a mean delta of at most `delta`.
 
         Source: def:joint_srpp, def:joint_spp.
         """
@@ -89,7 +89,7 @@ class Guarantee:
 
     @staticmethod
     def average_over_batches(*, order: float, epsilon: float) -> OverBatches:
-        """The paper's subsampling-aware claim for learning: a mean over batch draws only.
+        """Claim a mean over batch draws only: the paper's subsampling-aware claim for learning.
 
         It does not imply any of the other notions.
         Source: def:ms_Ave_SRPP, def:ms_Joint_SRPP.
@@ -115,7 +115,7 @@ def _sliced(
 
 
 def asked(claim: Claim, *, notion: str | None, order: float | None) -> Claim:
-    """The claim with another notion or order, where it has them; None leaves it as it is."""
+    """Return the claim with another notion or order, where it has them; None keeps its own."""
     whole = claim.whole if order is None else claim.whole.with_order(order)
     notion = claim.notion if notion is None else notion
     if notion in SLICED_NOTIONS:
@@ -128,7 +128,7 @@ def asked(claim: Claim, *, notion: str | None, order: float | None) -> Claim:
 
 
 def claim_of(values: Mapping[str, Any]) -> Claim:
-    """The claim of JSON values: by its notion, and by its fields.
+    """Read a claim from JSON values: its notion and its fields.
 
     >>> print(claim_of({"notion": "joint", "epsilon": 1.0, "delta": 1e-5}))
     (1, 1e-05)-Joint-SPP, sliced

@@ -21,7 +21,7 @@ from pufferslice.sensitivity.sensitivity import Full
 @final
 @attrs.frozen(kw_only=True)
 class Guess(WholeClaim):
-    """Someone who knows that the secret is one of a pair guesses right at most this often.
+    """A limit on how often someone who knows that the secret is one of a pair guesses right.
 
     Both values of the pair are equally likely beforehand, and the reader sees only this release. It
     does not bound guesses among more than two values.
@@ -41,14 +41,14 @@ class Guess(WholeClaim):
     axis: ClassVar[str] = "right guesses that the claim allows (%)"
 
     at_most: float = attrs.field(converter=plain_float)
-    """Above one half, below 1."""
+    """Largest share of right guesses, above one half and below 1."""
 
     def __attrs_post_init__(self) -> None:
         check_between(0.5, 1, at_most=self.at_most)
 
     @property
     def meaning(self) -> str:
-        """Who guesses right how often."""
+        """Words for who guesses right how often."""
         return (
             "both equally likely, someone who holds a declared prior and sees only this release "
             f"guesses right at most {percent_at_most(self.at_most)} of the time"
@@ -56,15 +56,15 @@ class Guess(WholeClaim):
 
     @property
     def hockey_stick(self) -> tuple[float, float]:
-        """Total variation, the delta at epsilon 0."""
+        """Total variation as epsilon and delta: the delta at epsilon 0."""
         return 0.0, 2 * self.at_most - 1
 
     def cost(self, full: Full, noise_std: float) -> float:
-        """Bound on right guesses between two protected, equally likely secrets; 1 without one."""
+        """Bound right guesses between two protected, equally likely secrets; 1 if nothing does."""
         return released_guess(full, noise_std)
 
     def search(self, full: Full) -> Search:
-        """The advantage over a coin flip, twice."""
+        """Search by twice the advantage over a coin flip."""
         return Search(
             cost=lambda std: 2 * released_guess(full, std) - 1,
             limit=2 * self.at_most - 1,
@@ -77,21 +77,21 @@ class Guess(WholeClaim):
         return float(2 * ndtri(self.at_most)) ** 2
 
     def recipe(self, noise_std: float, effort: Effort) -> Recipe:
-        """Couplings that are best for total variation."""
+        """Return how to look for the couplings that are best for total variation."""
         return Recipe(effort=effort, cost="guess", noise_std=noise_std)
 
     def cost_words(self, spent: float, rule: str) -> str:
-        """What the noise costs, in a sentence."""
+        """Say what the noise costs, in a sentence."""
         del rule
         return f"With this noise, guesses are right at most {percent_at_most(spent)} of the time."
 
     def words_if_off(self, share: float, implementation_delta: float) -> str:
-        """The cost if a prior is wrong by a share of the guard."""
+        """Say what two points cost if a prior is wrong by a share of the guard."""
         guess = float(ndtr(self._ratio(share) / 2)) + implementation_delta
         return f"{percent_at_most(guess)} right guesses"
 
     def bounds_around(self, n_bounds: int) -> tuple[float, ...]:
-        """Other shares of right guesses, its own in the middle."""
+        """Return other shares of right guesses, with the claim's own in the middle."""
         check_count(3, n_bounds=n_bounds)
         half = n_bounds // 2
         steps = [i / (half + 1) for i in range(1, half + 1)]
@@ -101,7 +101,7 @@ class Guess(WholeClaim):
         return tuple(sorted({*shares, self.at_most}))
 
     def ladder(self) -> tuple[float, ...]:
-        """Seven bounds to try."""
+        """Return seven bounds to try."""
         return self.bounds_around(7)
 
     def __str__(self) -> str:
@@ -110,13 +110,13 @@ class Guess(WholeClaim):
 
 
 def released_guess(full: Full, noise_std: float) -> float:
-    """Bound on right guesses between two protected, equally likely secrets; 1 if there is none."""
+    """Bound right guesses between two protected, equally likely secrets; 1 if nothing does."""
     variation = full.variation(noise_std)
     return right_guesses(released_variation(variation, full.implementation_delta))
 
 
 def released_variation(bound: float, implementation_delta: float) -> float:
-    """Total variation of what is released, from that of the ideal mechanism.
+    """Bound the total variation of what is released from that of the ideal mechanism.
 
     Each of the two distributions is at most `implementation_delta` away from its ideal one; the
     triangle inequality adds both.
@@ -130,7 +130,7 @@ def released_variation(bound: float, implementation_delta: float) -> float:
 
 
 def right_guesses(total_variation: float, *, n_secrets: int = 2) -> float:
-    """Bound on the share of right guesses among equally likely secrets, all pairs protected.
+    """Bound the share of right guesses among equally likely secrets, all pairs protected.
 
     >>> right_guesses(0.5)
     0.75
@@ -140,7 +140,7 @@ def right_guesses(total_variation: float, *, n_secrets: int = 2) -> float:
 
 
 def guessing_advantage(total_variation: float, *, largest_share: float) -> float:
-    r"""Most by which seeing the output can raise the chance of guessing the secret.
+    r"""Bound how much seeing the output can raise the chance of guessing the secret.
 
     $$(1 - \pi_{\max})\, t$$
 

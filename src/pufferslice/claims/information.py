@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim about information: how many bits the release tells one value of a pair from another."""
+"""The claim about information: how many bits the release reveals about a pair of secrets."""
 
 import math
 from typing import ClassVar, final
@@ -15,7 +15,7 @@ from pufferslice.sensitivity.sensitivity import Full
 @final
 @attrs.frozen(kw_only=True)
 class Information(WholeClaim):
-    r"""The Kullback-Leibler divergence between two protected values is at most so many bits.
+    r"""A limit, in bits, on the Kullback-Leibler divergence between two protected values.
 
     With $\rho$ the mean squared distance of coupled outputs, in noise deviations, it is at most
     $\rho / 2$ nats, in both orders of the pair, by joint convexity.
@@ -32,27 +32,27 @@ class Information(WholeClaim):
     axis: ClassVar[str] = "bits that the claim allows"
 
     bits: float = attrs.field(converter=plain_float)
-    """Greater than 0."""
+    """Largest divergence in bits, greater than 0."""
 
     def __attrs_post_init__(self) -> None:
         check_above(0, bits=self.bits)
 
     @property
     def meaning(self) -> str:
-        """The divergence that is bounded."""
+        """Words for the divergence that is bounded."""
         return f"the Kullback-Leibler divergence is at most {in_full(self.bits)} bits"
 
     @property
     def distance_limit(self) -> float:
-        """Squared distance of two points that tells so many bits."""
+        """Squared distance of two points that reveals so many bits."""
         return 2 * math.log(2) * self.bits
 
     def cost(self, full: Full, noise_std: float) -> float:
-        """Half the mean squared distance, in bits."""
+        """Compute half the mean squared distance, in bits."""
         return full.mean_square(noise_std) / (2 * math.log(2))
 
     def search(self, full: Full) -> Search:
-        """The cost itself."""
+        """Search by the cost itself."""
         return Search(
             cost=lambda std: self.cost(full, std),
             limit=self.bits,
@@ -60,7 +60,7 @@ class Information(WholeClaim):
         )
 
     def words_if_off(self, share: float, implementation_delta: float) -> str:
-        """The bits of two points that are farther apart than declared."""
+        """Say the bits of two points that are farther apart than declared."""
         del implementation_delta
         return f"{at_most(self.bits * (1 + 2 * share) ** 2)} bits"
 

@@ -20,7 +20,7 @@ _OVER_BATCHES = "sa-SRPP (on average over batch draws)"
 @final
 @attrs.frozen(kw_only=True)
 class Renyi(WholeClaim):
-    """The divergence of order `order` of the whole output is at most `epsilon`.
+    """A limit on the Rényi divergence of order `order` of the whole output.
 
     >>> print(Renyi(order=4, epsilon=1.0))
     (4, 1)-RPP
@@ -33,9 +33,9 @@ class Renyi(WholeClaim):
     has_order: ClassVar[bool] = True
 
     order: float = attrs.field(converter=plain_float)
-    """The Rényi order, greater than 1."""
+    """Rényi order, greater than 1."""
     epsilon: float = attrs.field(converter=plain_float)
-    """The bound on the divergence, greater than 0."""
+    """Bound on the divergence, greater than 0."""
 
     def __attrs_post_init__(self) -> None:
         check_above(1, order=self.order)
@@ -43,7 +43,7 @@ class Renyi(WholeClaim):
 
     @property
     def reported_order(self) -> float:
-        """The claim's own order."""
+        """Order of the claim itself."""
         return self.order
 
     @property
@@ -52,11 +52,11 @@ class Renyi(WholeClaim):
         return 2 * self.epsilon / self.order
 
     def cost(self, full: Full, noise_std: float) -> float:
-        """Upper bound on the divergence of the release."""
+        """Bound the divergence of the release."""
         return full.divergence(self.order, noise_std)
 
     def search(self, full: Full) -> Search:
-        """The divergence itself."""
+        """Search by the divergence itself."""
         return Search(
             cost=lambda std: full.divergence(self.order, std),
             limit=self.epsilon,
@@ -64,11 +64,11 @@ class Renyi(WholeClaim):
         )
 
     def slice_cost(self, slices: Slices, notion: str, noise_std: float, method: Method) -> float:
-        """The divergence along slices, aggregated."""
+        """Compute the divergence along slices, aggregated."""
         return slice_divergence(slices, notion, self.order, noise_std, method)
 
     def slice_noise(self, slices: Slices, notion: str, method: Method) -> float:
-        """Smallest noise for the claim along slices."""
+        """Find the smallest noise for the claim along slices."""
         return least_slice_noise(
             slices,
             lambda part, std: self.slice_cost(part, notion, std, method),
@@ -77,20 +77,20 @@ class Renyi(WholeClaim):
         )
 
     def sphere_costs(self, full: Full, notion: str, noise_std: float) -> Floats:
-        """The divergence of each instance along the whole sphere."""
+        """Compute the divergence of each instance along the whole sphere."""
         return full.sphere_divergences(notion, self.order, noise_std)
 
     def sliced_words(self, notion: str) -> str:
-        """The claim along slices."""
+        """Put the claim along slices into words."""
         return f"({in_full(self.order)}, {at_most(self.epsilon)})-{notion.capitalize()}-SRPP"
 
     @property
     def meaning(self) -> str:
-        """The divergence that is bounded."""
+        """Words for the divergence that is bounded."""
         return f"the Rényi divergence of the whole output {self._limit}"
 
     def sliced_meaning(self, notion: str) -> str:
-        """The aggregate of divergences that is bounded."""
+        """Describe the aggregate of divergences that is bounded."""
         aggregate = "mean" if notion == "average" else "log-moment"
         return f"the {aggregate} over the slices of the Rényi divergence {self._limit}"
 
@@ -99,7 +99,7 @@ class Renyi(WholeClaim):
         return f"of order {in_full(self.order)} is at most ε = {in_full(self.epsilon)}"
 
     def words_if_off(self, share: float, implementation_delta: float) -> str:
-        """The epsilon of two points that are farther apart than declared."""
+        """Say the epsilon of two points that are farther apart than declared."""
         del implementation_delta
         return f"epsilon {at_most(self.epsilon * (1 + 2 * share) ** 2)}"
 
@@ -110,7 +110,7 @@ class Renyi(WholeClaim):
 @final
 @attrs.frozen(kw_only=True)
 class OverBatches(WholeClaim):
-    """The paper's subsampling-aware claim for learning: a mean over batch draws only.
+    """A limit on a mean over batch draws only: the paper's subsampling-aware claim for learning.
 
     It does not imply any of the other claims.
     Source: def:ms_Ave_SRPP, def:ms_Joint_SRPP.
@@ -124,9 +124,9 @@ class OverBatches(WholeClaim):
     has_order: ClassVar[bool] = True
 
     order: float = attrs.field(converter=plain_float)
-    """The Rényi order, greater than 1."""
+    """Rényi order, greater than 1."""
     epsilon: float = attrs.field(converter=plain_float)
-    """The bound on the divergence, greater than 0."""
+    """Bound on the mean of divergences, greater than 0."""
 
     def __attrs_post_init__(self) -> None:
         check_above(1, order=self.order)
@@ -134,7 +134,7 @@ class OverBatches(WholeClaim):
 
     @property
     def meaning(self) -> str:
-        """The mean of divergences that is bounded."""
+        """Words for the mean of divergences that is bounded."""
         return (
             "the mean over batch draws of the Rényi divergence of order "
             f"{in_full(self.order)} is at most ε = {in_full(self.epsilon)}"
@@ -142,12 +142,12 @@ class OverBatches(WholeClaim):
 
     @property
     def reported_order(self) -> float:
-        """The claim's own order."""
+        """Order of the claim itself."""
         return self.order
 
     @property
     def distance_limit(self) -> float:
-        """That of the Rényi claim."""
+        """Squared distance of two points at which the Rényi divergence is epsilon."""
         return 2 * self.epsilon / self.order
 
     def cost(self, full: Full, noise_std: float) -> float:

@@ -46,12 +46,12 @@ class Sliced:
     is_sliced: ClassVar[bool] = True
 
     claim: WholeClaim
-    """What is claimed of each slice."""
+    """Claim about each slice."""
     notion: SlicedNotion
     profile: AnyProfile | None = attrs.field(default=None, eq=False, repr=False)
-    """The slices; None where they are described elsewhere."""
+    """Profile of the slices; None where it is described elsewhere."""
     method: Method | None = attrs.field(default=None, eq=False, repr=False)
-    """How noise determines cost along slices; None along the whole sphere."""
+    """Method by which noise determines cost along slices; None along the whole sphere."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(SLICED_NOTIONS, notion=self.notion)
@@ -59,27 +59,27 @@ class Sliced:
 
     @property
     def order(self) -> float:
-        """The Rényi order of the claim, if it has one."""
+        """Rényi order of the claim; None if it has none."""
         return float(self.claim.order)  # type: ignore[attr-defined]
 
     @property
     def epsilon(self) -> float:
-        """The bound on what is aggregated."""
+        """Bound on what is aggregated."""
         return self.claim.bound
 
     @property
     def delta(self) -> float:
-        """The delta of the claim, if it has one."""
+        """Delta of the claim; None if it has none."""
         return float(self.claim.delta)  # type: ignore[attr-defined]
 
     @property
     def bound(self) -> float:
-        """What the cost of the noise may be at most."""
+        """Limit on the cost of the noise."""
         return self.claim.bound
 
     @property
     def hockey_stick(self) -> tuple[float, float] | None:
-        """That of the claim about one slice."""
+        """Epsilon and delta of the claim about one slice; None if it has none."""
         return self.claim.hockey_stick
 
     @property
@@ -89,12 +89,12 @@ class Sliced:
 
     @property
     def reported_order(self) -> float:
-        """The order at which the unsliced cost of a release is stated."""
+        """Order at which the unsliced cost of a release is stated."""
         return self.claim.reported_order
 
     @property
     def distance_limit(self) -> float:
-        """That of the claim about one slice."""
+        """Distance limit of the claim about one slice."""
         return self.claim.distance_limit
 
     @property
@@ -104,42 +104,42 @@ class Sliced:
 
     @property
     def symbol(self) -> str:
-        """That of the claim about one slice."""
+        """Symbol of the claim about one slice."""
         return self.claim.symbol
 
     @property
     def axis(self) -> str:
-        """That of the claim about one slice."""
+        """Axis label of the claim about one slice."""
         return self.claim.axis
 
     @property
     def meaning(self) -> str:
-        """What it says, after "between the outputs under the two secrets of any pair"."""
+        """Words for the claim after "between the outputs under the two secrets of any pair"."""
         return self.claim.sliced_meaning(self.notion)
 
     def with_order(self, order: float) -> "Sliced":
-        """The same claim with another order."""
+        """Return this claim at another order."""
         return attrs.evolve(self, claim=self.claim.with_order(order))
 
     @property
     def whole(self) -> WholeClaim:
-        """The same claim about the whole output."""
+        """Corresponding claim about the whole output."""
         return self.claim
 
     def with_bound(self, bound: float) -> "Sliced":
-        """The same claim with another bound."""
+        """Return this claim with another bound."""
         return attrs.evolve(self, claim=self.claim.with_bound(bound))
 
     def along(self, profile: AnyProfile) -> "Sliced":
-        """The same claim along the slices of a profile."""
+        """Return this claim along the slices of a profile."""
         return attrs.evolve(self, profile=profile)
 
     def by(self, method: Method | None) -> "Sliced":
-        """The same claim with another method."""
+        """Return this claim with another method."""
         return attrs.evolve(self, method=method)
 
     def spent(self, compared: Compared, noise_std: float) -> float:
-        """What the noise costs along the slices, or the whole sphere if there are none."""
+        """Compute what the noise costs along the slices, or the whole sphere if there are none."""
         if compared.slices is None:
             if compared.full.are_equal:
                 return self.free
@@ -159,15 +159,15 @@ class Sliced:
         return aggregate(self.notion, self.order, costs, compared.slices.profile.weights)
 
     def cost(self, full: Full, noise_std: float) -> float:
-        """What the same claim about the whole output costs."""
+        """Compute the cost of the corresponding claim about the whole output."""
         return self.claim.cost(full, noise_std)
 
     def sphere_costs(self, compared: Compared, noise_std: float) -> Floats:
-        """The cost of each instance along the whole sphere, in closed form."""
+        """Compute the cost of each instance along the whole sphere, in closed form."""
         return self.claim.sphere_costs(compared.full, self.notion, noise_std)
 
     def least_noise(self, compared: Compared) -> float:
-        """Smallest noise standard deviation, in scaled coordinates, that meets the claim.
+        """Find the smallest noise standard deviation, in scaled coordinates, that meets the claim.
 
         Guarantee: `spent(result) <= bound` was evaluated and holds; 0 if all distributions are
         equal.
@@ -188,7 +188,7 @@ class Sliced:
         return raise_until(lambda std: cost(std) <= self.bound, noise_std)
 
     def _method(self) -> Method:
-        """The method; the slices of a profile need one, unlike the whole sphere."""
+        """Return the method; a profile with slices needs one, unlike the whole sphere."""
         if self.method is None:
             raise ArgumentError(
                 f"{self} needs a method (rule, envelope) for the slices of a profile"
@@ -196,23 +196,23 @@ class Sliced:
         return self.method
 
     def recipe(self, noise_std: float, effort: Effort) -> Recipe:
-        """How couplings of the whole output are looked for: for its Rényi cost."""
+        """Return how to look for couplings of the whole output: for its Rényi cost."""
         return renyi_recipe(self.reported_order, noise_std, effort)
 
     def cost_words(self, spent: float, rule: str) -> str:
-        """What the noise costs, in a sentence."""
+        """Say what the noise costs, in a sentence."""
         return f"The noise costs {at_most(spent)} of {in_full(self.bound)}{rule}."
 
     def bounds_around(self, n_bounds: int) -> tuple[float, ...]:
-        """Other bounds, its own in the middle."""
+        """Return other bounds, with the claim's own in the middle."""
         return bounds_around(self.bound, n_bounds)
 
     def ladder(self) -> tuple[float, ...]:
-        """Seven bounds to try."""
+        """Return seven bounds to try."""
         return ladder(self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `claim_of` reads them. Profile and method are described elsewhere."""
+        """Return JSON values that `claim_of` reads; profile and method are described elsewhere."""
         return self.claim.to_json() | {"notion": self.notion}
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What noise costs along the slices of a profile, for Rényi and for (epsilon, delta) claims.
+"""Cost of noise along the slices of a profile, for Rényi and for (epsilon, delta) claims.
 
 Aggregate over the slices first, take the maximum over instances last.
 Source: corollary:SRPE_implies_SRPP (the definition quantifies over instances outside).
@@ -30,10 +30,10 @@ from pufferslice.sensitivity.tables import ROUGH_ENTRIES
 from pufferslice.sensitivity.whitening import grid_margin
 
 LEAST_NOISE: Final = 2.0**-40
-"""The least noise that is certified, as a share of noise that hides the differences by itself."""
+"""Least certified noise, as a share of noise that hides the differences by itself."""
 
 SMALLEST_DIRECT_DELTA: Final = 1e-12
-"""Below this the direct formula would subtract nearly equal floats, and is not used."""
+"""Delta below which the direct formula is not used: it would subtract nearly equal floats."""
 
 _BELOW: Final = 1 - 2.0**-50
 _ABOVE: Final = 1 + 1e-12
@@ -46,7 +46,7 @@ RULES: Final = ("tight", "closed_form")
 @final
 @attrs.frozen(kw_only=True)
 class Method:
-    """How noise determines cost: a rule, and the envelope it uses along each slice."""
+    """A way in which noise determines cost: a rule, and its envelope along each slice."""
 
     rule: Rule
     envelope: Envelope
@@ -64,7 +64,7 @@ class Method:
 def slice_divergence(
     slices: Slices, notion: str, order: float, noise_std: float, method: Method
 ) -> float:
-    """The epsilon of a sliced Rényi claim at this noise, by the method; 0 if all are equal."""
+    """Compute the epsilon of a sliced Rényi claim by the method; 0 if all instances are equal."""
     check_one_of(SLICED_NOTIONS, notion=notion)
     check_one_of(slices.envelopes, envelope=method.envelope)
     if slices.are_equal:
@@ -103,7 +103,7 @@ def _log_expm1(value: float) -> float:
 
 
 def closed_form_cost(slices: Slices, notion: str, order: float, noise_std: float) -> float:
-    r"""The paper's rule read backwards: the epsilon at which it asks for this noise.
+    r"""Invert the paper's rule: the epsilon at which it asks for this noise.
 
     average: $\frac{\alpha}{2\sigma^2} \sum_u \omega_u \Delta_u^2$; joint:
     $\frac{\alpha}{2\sigma^2} \max_u \Delta_u^2$; with $\Delta_u$ the largest W-infinity of all
@@ -125,7 +125,7 @@ def closed_form_cost(slices: Slices, notion: str, order: float, noise_std: float
 def slice_epsilon(
     slices: Slices, notion: str, delta: float, noise_std: float, envelope: Envelope, first: float
 ) -> float:
-    r"""Smallest epsilon found at the claim's delta for this noise, the largest over instances.
+    r"""Find the smallest epsilon at the claim's delta for this noise, the largest over instances.
 
     With C the levels of the gap tables and tau the mass that they leave out, along a slice u
 
@@ -151,7 +151,7 @@ def slice_epsilon(
     weights = slices.profile.weights
 
     def deltas(epsilons: Floats) -> Floats:
-        """Delta of the covered levels along each slice, shape (n_instances, n_slices)."""
+        """Compute the delta of covered levels along each slice, shape (n_instances, n_slices)."""
         rows = tables.slice_deltas(epsilons, noise, envelope)
         return np.asarray(rows * (1 - slices.missing)[:, None])
 
@@ -170,7 +170,7 @@ def slice_epsilon(
 def converted_epsilon(
     slices: Slices, notion: str, delta: float, noise_std: float, envelope: Envelope
 ) -> float:
-    r"""As `slice_epsilon`, by converting Rényi moments at the best order of a grid.
+    r"""Bound `slice_epsilon` by converting Rényi moments at the best order of a grid.
 
     $$H_u = \int_C \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt,$$
     not renormalised. Joint: $\sum_u \omega_u H_u$ is converted at $\delta - \tau$. Average: each
@@ -209,7 +209,7 @@ def _tables(slices: Slices, envelope: Envelope) -> SliceDifference:
 
 
 def _delta_left(slices: Slices, delta: float) -> Floats:
-    """What is left of delta for the covered levels, per instance, rounded down."""
+    """Return the part of delta that remains for the covered levels, per instance, rounded down."""
     left = np.asarray((delta - slices.missing) * _BELOW)
     if not (left > 0).all():
         raise ArgumentError(
@@ -222,7 +222,7 @@ def _delta_left(slices: Slices, delta: float) -> Floats:
 def least_slice_noise(
     slices: Slices, cost_of: Callable[[Slices, float], float], limit: float, start: float = 1.0
 ) -> float:
-    """Smallest noise standard deviation, in scaled coordinates, at which a cost is within a limit.
+    """Find the smallest noise standard deviation, in scaled coordinates, that meets a cost limit.
 
     Guarantee: `cost_of(slices, result) <= limit` was evaluated and holds; the result is within one
     part in 10^11 of the smallest such noise. 0 if all distributions are equal. `start` is noise to

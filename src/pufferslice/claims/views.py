@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(epsilon, delta) readings of Rényi claims."""
+"""(epsilon, delta) views of Rényi claims."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -20,20 +20,20 @@ from pufferslice.sensitivity.sensitivity import Full
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 
 DEFAULT_DELTAS: Final = (1e-5,)
-"""Of the views of a certificate."""
+"""Deltas at which a certificate states views by default."""
 
 ORDERS: Final = tuple(
     1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255)
 )
-"""The grid over which orders are minimised at fixed noise."""
+"""Orders over which costs are minimised at fixed noise."""
 
 Scope = Literal["sliced average", "sliced joint", "unsliced"]
 Conversion = Callable[[float, float, float], float]
-"""From an order, its epsilon and a delta to the epsilon at that delta."""
+"""Function of an order, its epsilon and a delta that gives the epsilon at that delta."""
 
 
 def unique_deltas(deltas: Iterable[float]) -> tuple[float, ...]:
-    """The deltas of views, checked, each once.
+    """Check deltas, and return each once.
 
     >>> unique_deltas([1e-5, 1e-6, 1e-5])
     (1e-05, 1e-06)
@@ -49,7 +49,7 @@ def unique_deltas(deltas: Iterable[float]) -> tuple[float, ...]:
 @final
 @attrs.frozen(kw_only=True)
 class View:
-    """One reading of a claim as (epsilon, delta)."""
+    """One view of a claim as (epsilon, delta)."""
 
     scope: Scope
     rule: ViewRule
@@ -58,23 +58,23 @@ class View:
 
 
 class Reading(Protocol):
-    """A claim read as (epsilon, delta), of a scope."""
+    """A claim read as (epsilon, delta), about the whole output or along slices."""
 
     @property
     def scope(self) -> Scope:
-        """What it is about."""
+        """Part of the output that the claim is about."""
 
     @property
     def epsilon(self) -> float:
-        """The epsilon at the delta."""
+        """Epsilon at the delta."""
 
     @property
     def delta(self) -> float:
-        """The delta."""
+        """Delta of the reading."""
 
 
 def paper_epsilon(order: float, epsilon: float, delta: float) -> float:
-    """Epsilon + ln(1/delta) / (order - 1); valid for average, joint and unsliced.
+    """Compute epsilon + ln(1/delta) / (order - 1); valid for average, joint and unsliced.
 
     Source: thm:ave_srpp_to_ave_spp_app, thm:joint_srpp_to_joint_spp_app.
 
@@ -86,7 +86,7 @@ def paper_epsilon(order: float, epsilon: float, delta: float) -> float:
 
 
 def improved_epsilon_joint(order: float, epsilon: float, delta: float) -> float:
-    """max(0, epsilon + c), c = ln((order-1)/order) - (ln delta + ln order) / (order-1).
+    """Max(0, epsilon + c), c = ln((order-1)/order) - (ln delta + ln order) / (order-1).
 
     Valid for joint and unsliced claims, not for average ones: there the maximum with 0 must be
     taken slice by slice (`improved_epsilon_average`). After Canonne, Kamath and Steinke (2020).
@@ -99,13 +99,13 @@ def improved_epsilon_joint(order: float, epsilon: float, delta: float) -> float:
 
 
 def improved_epsilon_average(order: float, epsilon: float, delta: float) -> float:
-    """Epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
+    """Compute epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
     _check_conversion(order, epsilon, delta)
     return epsilon + max(0.0, improved_term(order, delta))
 
 
 def optimum_over_orders(rho: float, delta: float) -> float:
-    """Rho + 2 sqrt(rho ln(1/delta)): for a cost of order * rho at *every* order.
+    """Compute rho + 2 sqrt(rho ln(1/delta)): for a cost of order * rho at *every* order.
 
     Needs: the worst-gap closed form; not for transport, tight joint or random differing records.
 
@@ -118,7 +118,7 @@ def optimum_over_orders(rho: float, delta: float) -> float:
 
 
 def views_of(compared: Compared, claim: Claim, noise_std: float, delta: float) -> tuple[View, ...]:
-    """All views of a claim at `delta` for the noise that gives it.
+    """List all views of a claim at `delta` for the noise that gives it.
 
     A sliced claim without slices is one along the whole sphere, in closed form.
     From samples, or with directions drawn from the sphere, a sliced view follows from the claim
@@ -139,7 +139,7 @@ AnyView = TypeVar("AnyView", bound="Reading")
 
 
 def best_views(views: Iterable[AnyView]) -> tuple[AnyView, ...]:
-    """The smallest epsilon of each scope and delta; of equal ones the first."""
+    """Keep the smallest epsilon of each scope and delta; of equal ones the first."""
     best: dict[tuple[str, float], AnyView] = {}
     for view in views:
         if view.epsilon < best.setdefault((view.scope, view.delta), view).epsilon:
@@ -148,7 +148,7 @@ def best_views(views: Iterable[AnyView]) -> tuple[AnyView, ...]:
 
 
 def _sliced_views(compared: Compared, claim: Sliced, noise_std: float, delta: float) -> list[View]:
-    """By the claim itself and, where nothing was sampled, by its cost at other orders and gaps."""
+    """List views by the claim itself and, if nothing was sampled, by other orders and gaps."""
     slices = compared.slices
 
     def at_order(order: float) -> float:
@@ -180,7 +180,7 @@ def _sliced_views(compared: Compared, claim: Sliced, noise_std: float, delta: fl
 
 
 def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
-    """The views of the whole output alone; none where its distances are not known."""
+    """List the views of the whole output alone; none where its distances are not known."""
     if full.differences is None or full.missing.any():
         return []
 
@@ -222,7 +222,7 @@ def _best_over_orders(
     cost: float,
     delta: float,
 ) -> float:
-    """The smallest converted cost over `ORDERS` and the claim's `order`, whose cost is `cost`.
+    """Find the smallest converted cost over `ORDERS` and the claim's `order`, which costs `cost`.
 
     Needs: no cost falls with the order; orders that cannot give a smaller epsilon are skipped.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much noise a release gets: what the claim needs, and what else was asked of it.
+"""Decisions on the noise of a release: what the claim needs, and what else was requested.
 
 The shape comes first, then the size. Each later step only adds noise, so that a claim that is met
 stays met; whoever uses the result evaluates the claim again at the final noise.
@@ -37,15 +37,15 @@ _LEAST_CLAIM_SHARE: Final = 2.0**-10
 _ROOM: Final = 1 + 2.0**-29
 _DOWN: Final = 1 - 2.0**-30
 _FIRST_RECIPE: Final = Recipe(effort="quick")
-"""To learn roughly how much noise there will be."""
+"""Recipe of a first search, which shows roughly how much noise there will be."""
 
 Tables = TypeVar("Tables", bound=Compared)
 Compare = Callable[[Shape | None, Recipe], Tables]
-"""What two worlds differ by, under a shape, with couplings that are looked for by a recipe."""
+"""Function of a shape and a recipe for couplings that compares the two worlds."""
 
 
 def wide_noise(noise_std: float) -> float:
-    """The noise as a float of 64 bits: narrower ones would round a cost, down as well as up."""
+    """Widen the noise to 64 bits: narrower floats would round a cost, down as well as up."""
     std = float(noise_std) if is_a(noise_std, np.floating) else noise_std
     check_between(0, LARGEST, noise_std=std)
     return float(std)
@@ -54,22 +54,23 @@ def wide_noise(noise_std: float) -> float:
 @final
 @attrs.frozen(kw_only=True)
 class NoiseOptions:
-    """What the data holder asks of the noise, beside the claim."""
+    """The data holder's requests about the noise, beside the claim."""
 
     shape: object = None
-    """`"fitted"`, `"diagonal"`, `"isotropic"` or a covariance; None for the claim's default."""
+    """Shape: `"fitted"`, `"diagonal"`, `"isotropic"` or a covariance; None for the claim's default.
+    """
     guard: float | None = None
-    """Shifts of the output up to this public radius, in scaled coordinates, are hidden, too."""
+    """Public radius, in scaled coordinates, up to which shifts of the output are hidden, too."""
     weights: Mapping[str, float] | Sequence[float] | None = None
-    """How much the variance of each coordinate counts."""
+    """Weight of each coordinate's variance in the total."""
     noise_std: float | None = attrs.field(
         default=None, converter=attrs.converters.optional(wide_noise)
     )
-    """A noise of their own; it must meet the claim."""
+    """Noise that the data holder chose; it must meet the claim."""
     accuracy: Mapping[str, float] | None = None
-    """95 % half-widths that coordinates need, in the user's units."""
+    """Required half-widths of 95 % intervals, in the user's units."""
     effort: Effort = "thorough"
-    """How long couplings are looked for."""
+    """Effort of the search for couplings."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(EFFORTS, effort=self.effort)
@@ -77,7 +78,7 @@ class NoiseOptions:
             raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
 
     def check_sliced(self) -> None:
-        """Refuse what does not go with a claim along slices."""
+        """Refuse options that do not go with a claim along slices."""
         is_isotropic = self.shape is None or (is_a(self.shape, str) and self.shape == "isotropic")
         if self.guard is not None or self.weights is not None or not is_isotropic:
             raise ArgumentError(
@@ -87,7 +88,7 @@ class NoiseOptions:
             )
 
     def half_widths(self, query: Query) -> Floats | None:
-        """The half-width that each coordinate may have; infinite for those that are not named."""
+        """Return the largest half-width of each coordinate; infinite for those without a name."""
         if self.accuracy is None:
             return None
         unknown = not is_a(self.accuracy, Mapping) or set(self.accuracy) - set(query.names)
@@ -103,14 +104,14 @@ class NoiseOptions:
 @final
 @attrs.frozen(kw_only=True)
 class Decision(Generic[Tables]):
-    """A shape, what two worlds differ by in the coordinates that it whitens, and how much noise."""
+    """The shape of the noise, the differences in its whitened coordinates, and the noise size."""
 
     fit: Fit
     compared: Tables
     claim: Claim
-    """The claim; for a wanted accuracy the least one that reaches it."""
+    """Claim of the release; for a wanted accuracy, the least claim that reaches it."""
     noise_std: float | None
-    """More noise than the claim needs; None where the claim decides."""
+    """Noise above what the claim needs; None where the claim decides."""
 
 
 def decided_noise(
@@ -146,19 +147,19 @@ def decided_noise(
 
 
 def noise_stds(full: Full, noise_std: float) -> Floats:
-    """Standard deviation of the noise of each coordinate, in scaled coordinates."""
+    """Compute the standard deviation of each coordinate's noise, in scaled coordinates."""
     if full.shape is None:
         return np.full(full.dim, noise_std)
     return full.shape.stds(noise_std)
 
 
 def half_widths_of(full: Full, noise_std: float, query: Query) -> Floats:
-    """Half-width of the 95 % interval of each coordinate, in the user's units."""
+    """Compute the half-width of each coordinate's 95 % interval, in the user's units."""
     return np.asarray(noise_stds(full, noise_std) * query.scales * INTERVAL_STDS)
 
 
 def guard_radius(full: Full, claim: Claim, noise_std: float) -> float:
-    """The longest shift of the output, in scaled coordinates, that a claim's noise hides.
+    """Find the longest shift of the output, in scaled coordinates, that a claim's noise hides.
 
     Whitened, and with the most that rounding to the grid adds, it is no longer than the claim
     allows between two points. In proportion to the noise.
@@ -169,7 +170,7 @@ def guard_radius(full: Full, claim: Claim, noise_std: float) -> float:
 
 
 def _guard_noise(full: Full, claim: Claim, guard: float | None) -> float:
-    """The noise that the guard needs, which may be more than the claim needs."""
+    """Compute the noise that the guard needs, which may be more than the claim needs."""
     return 0.0 if guard is None else guard / guard_radius(full, claim, 1.0)
 
 
@@ -188,13 +189,13 @@ def _shape_for(
 
 
 def _weights_of(query: Query, widths: Floats) -> list[float]:
-    """Weights of coordinates that need these half-widths; a small one for those without any."""
+    """Weight the coordinates that need these half-widths; give the others a small weight."""
     weights = (query.scales / widths) ** 2
     return np.maximum(weights, weights.max() * _LEAST_WEIGHT_SHARE).tolist()  # type: ignore[no-any-return]
 
 
 def _least_claim(claim: Claim, compared: Compared, noise_std: float) -> Claim:
-    """The claim with the least bound that a noise meets; refused above its own bound."""
+    """Find the claim with the least bound that a noise meets; refuse one above its own bound."""
     cost = claim.spent(compared, noise_std)
     if not cost <= claim.bound:
         raise CalibrationError(

@@ -43,30 +43,30 @@ SHAPES: Final = ("fitted", "diagonal", "isotropic")
 FITTED: Final = ("fitted", "diagonal")
 
 GUARD_SHARE: Final = 0.09
-"""The default guard is this share of the largest difference between protected secrets: about a
-tenth, which raises the total variance by 2.6 % on the nine statistics of Adult."""
+"""Default guard as a share of the largest difference between protected secrets: about a tenth,
+which raises the total variance by 2.6 % on the nine statistics of Adult."""
 
 _ROUNDS: Final = 2
-"""How often couplings and shape are found in turn."""
+"""Number of times that couplings and shape are found in turn."""
 _MOST_PIECES: Final = 2000
-"""Coupled differences of an instance that a shape is fitted to."""
+"""Largest number of an instance's coupled differences to which a shape is fitted."""
 _MOST_ATOMS: Final[Mapping[str, int]] = {"quick": 4_000, "thorough": 40_000}
-"""Atoms of a distribution that a shape is fitted to."""
+"""Largest number of a distribution's atoms to which a shape is fitted."""
 _OTHER_ORDER: Final = 4.0
-"""The order of the Rényi claim whose shape other claims take."""
+"""Order of the Rényi claim whose shape other claims use."""
 
 
 class Fit(NamedTuple):
-    """A shape of noise and how near it is to the best one."""
+    """A shape of noise, and how near it is to the best one."""
 
     kind: ShapeKind
     shape: Shape | None
-    """None for isotropic noise."""
+    """Shape of the noise; None for isotropic noise."""
     gap: float | None = None
-    """The noise has at most 1 + gap times the variance of the best Gaussian noise; None if no such
-    bound is known."""
+    """Bound on the excess variance: at most 1 + gap times that of the best Gaussian noise; None if
+    no such bound is known."""
     noise_std: float | None = None
-    """The noise, if it is more than the claim needs; None where the claim decides."""
+    """Noise above what the claim needs; None where the claim decides."""
 
 
 def fit_shape(
@@ -78,7 +78,7 @@ def fit_shape(
     weights: Mapping[str, float] | Sequence[float] | None = None,
     effort: Effort = "thorough",
 ) -> Fit:
-    """The shape of the noise for a claim about the whole output.
+    """Fit the shape of the noise for a claim about the whole output.
 
     `guard` is a public radius in scaled coordinates: every shift of the output by no more than that
     is hidden as well as the claim says. `weights` say how much the variance of each coordinate
@@ -124,7 +124,7 @@ def _row_fit(
     guard: float | None,
     weights: Mapping[str, float] | Sequence[float] | None,
 ) -> Fit:
-    """The closed form for sums of rows; `weights` multiply those by sampling error."""
+    """Fit sums of rows in closed form; `weights` multiply those by sampling error."""
     if shape not in FITTED or guard is not None:
         raise ArgumentError(
             "sums of rows have fitted noise (shape 'fitted' or 'diagonal') and no guard; leave "
@@ -184,13 +184,13 @@ def _fitted(
     weights: Floats | None,
     effort: Effort,
 ) -> FittedShape | None:
-    """The fitted covariance; None where nothing but isotropic noise makes sense."""
+    """Fit a covariance; return None where nothing but isotropic noise makes sense."""
     limit = target.distance_limit
     order = target.reported_order if target.has_order else _OTHER_ORDER
     epsilon = order * limit / 2
 
     def guarded(fit: Callable[..., FittedShape], differences: Floats) -> FittedShape:
-        """The shape with at least the guard's variance in every direction, whatever the weights."""
+        """Fit with at least the guard's variance in every direction, whatever the weights."""
         radius = guard
         if radius is None:
             radius = GUARD_SHARE * float(np.linalg.norm(differences, axis=1).max())
@@ -245,7 +245,7 @@ def _fitted(
 
 
 def _raised(fitted: FittedShape, least: float, weights: Floats) -> FittedShape:
-    """The shape with at least this variance in every direction."""
+    """Raise the shape to at least this variance in every direction."""
     values, axes = np.linalg.eigh(fitted.covariance)
     raised = fitted.covariance + (axes * np.maximum(least - values, 0.0)) @ axes.T
     gap = fitted.gap
@@ -256,7 +256,7 @@ def _raised(fitted: FittedShape, least: float, weights: Floats) -> FittedShape:
 
 
 def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
-    """At most this many atoms, drawn with a constant seed: enough to fit a shape to."""
+    """Draw at most this many atoms with a constant seed: enough to fit a shape to."""
     n = distribution.n_samples
     if n <= most:
         return distribution
@@ -267,14 +267,14 @@ def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
 
 
 def _atoms(distributions: Sequence[Distribution]) -> list[FiniteDistribution]:
-    """Those of the distributions that are finite."""
+    """Select the distributions that are finite."""
     return [each for each in distributions if isinstance(each, FiniteDistribution)]
 
 
 def _fitted_to_range(
     scenario: Scenario, limit: float, weights: Floats | None
 ) -> FittedShape | None:
-    """Noise for distributions known only by a public box: wide sides get more of it."""
+    """Fit noise to a public box where no more is known: wide sides get more of it."""
     limits = scenario.query.range
     if not isinstance(limits, Box):
         return None

@@ -16,14 +16,14 @@ from pufferslice.scenario.rows import RowDistribution
 from pufferslice.sensitivity.rows import RowDifference
 
 _ONE_PERSON: Final = 1.0
-"""Most that exchanging one row may move the output, in standard deviations of the noise."""
+"""Limit on how far exchanging one row may move the output, in standard deviations of the noise."""
 _BISECTIONS: Final = 30
 _DIGITS: Final = 0.01
-"""To which correlations of noise that was fitted to the released rows are rounded."""
+"""Step to which correlations are rounded for noise that was fitted to the released rows."""
 
 
 def least_covariance(moment: Floats, mean_square: float, weights: Floats) -> Floats:
-    """The covariance of least weighted total variance, in closed form; weights shape (dim,).
+    """Covariance of least weighted total variance, in closed form; weights shape (dim,).
 
     >>> cov = least_covariance(np.array([[2.0, 1.0], [1.0, 2.0]]), 0.513970825836408, np.ones(2))
     >>> round(float(np.trace(cov)), 10)
@@ -37,14 +37,14 @@ def least_covariance(moment: Floats, mean_square: float, weights: Floats) -> Flo
 
 
 def least_variances(moment: Floats, mean_square: float, weights: Floats) -> Floats:
-    """The same among noise without correlations: a diagonal matrix."""
+    """Diagonal covariance of least weighted total variance, in closed form."""
     sizes = np.sqrt(np.diagonal(moment) / weights)
     total = float((np.diagonal(moment) / sizes).sum())
     return np.diag(sizes * (total / mean_square))
 
 
 def sampling_weights(first: RowDistribution, second: RowDistribution) -> Floats:
-    """One over the sampling variance of each statistic; it does not depend on the hidden share.
+    """Invert the sampling variance of each statistic; it does not depend on the hidden share.
 
     A statistic that is constant in these rows counts as if one row were different.
     """
@@ -64,7 +64,7 @@ def row_covariance(
     weights: Floats,
     from_released_rows: bool,
 ) -> tuple[Floats, bool]:
-    """The covariance that meets a mean square, and whether it is more than that takes.
+    """Return the covariance that meets a mean square, and whether it exceeds the least one.
 
     It is more where exchanging one row would otherwise be seen (statistics that are constant, or
     follow from others, in the rows of the moments), and where it is rounded because it was fitted
@@ -80,7 +80,7 @@ def row_covariance(
 
 
 def one_row_distance(covariance: Floats, spans: Floats) -> float:
-    """Most that exchanging one row can move the output, in noise deviations."""
+    """Bound how far exchanging one row can move the output, in noise deviations."""
     try:
         precision = np.linalg.inv(covariance)
     except np.linalg.LinAlgError:
@@ -93,7 +93,7 @@ def one_row_distance(covariance: Floats, spans: Floats) -> float:
 
 
 def _hiding_one_row(covariance: Floats, spans: Floats) -> Floats:
-    """The covariance with as much independent noise as it takes to hide one row."""
+    """Add the independent noise to a covariance that hiding one row takes."""
     if one_row_distance(covariance, spans) <= _ONE_PERSON:
         return covariance
     low, high = 0.0, float(len(spans))
@@ -107,7 +107,7 @@ def _hiding_one_row(covariance: Floats, spans: Floats) -> Floats:
 
 
 def _rounded(covariance: Floats) -> Floats:
-    """A larger covariance with two digits: deviations rounded up, correlations rounded."""
+    """Enlarge a covariance to two digits: deviations rounded up, correlations rounded."""
     stds = np.array([_two_digits_up(math.sqrt(value)) for value in np.diagonal(covariance)])
     correlation = covariance / np.outer(stds, stds)
     coarse = np.round(correlation / _DIGITS) * _DIGITS

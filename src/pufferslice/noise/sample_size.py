@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many draws and directions a sampled claim needs to reach a given noise."""
+"""Sample sizes: the draws and directions that a sampled claim needs to reach a given noise."""
 
 import math
 from collections.abc import Callable
@@ -31,26 +31,26 @@ from pufferslice.sensitivity.sensitivity import (
 )
 
 MOST: Final = 2**40
-"""Larger numbers are refused."""
+"""Largest number that is accepted."""
 
 _FEWEST: Final = 64
 _STEPS: Final = 8
-"""Steps per doubling in the search for a number."""
+"""Number of steps per doubling in the search for a number."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SamplePlan:
-    """How much to draw, and the noise to expect: an estimate, not a certificate."""
+    """A number of draws, and the noise to expect: an estimate, not a certificate."""
 
     n_samples: int
-    """Draws of each distribution."""
+    """Number of draws of each distribution."""
     n_directions: int
-    """Directions of the profile; of the sphere, how many to draw."""
+    """Number of directions of the profile; for the sphere, how many to draw."""
     noise_std: float
-    """The noise to expect with these numbers, in scaled coordinates."""
+    """Expected noise with these numbers, in scaled coordinates."""
     distribution_noise_std: float
-    """The noise if the distributions were known exactly: a lower limit for any number of draws."""
+    """Noise if the distributions were known exactly: a lower limit for any number of draws."""
 
 
 def plan_samples(
@@ -62,7 +62,7 @@ def plan_samples(
     band: BandKind = "order_statistics",
     method: Method | None = None,
 ) -> SamplePlan:
-    """The fewest draws of each distribution, and directions of the sphere, that reach `noise_std`.
+    """Find the fewest draws of each distribution, and sphere directions, that reach `noise_std`.
 
     The draws of `scenario` are a pilot, treated as the distribution itself. A pilot much smaller
     than the plan has shorter tails than the distribution, and asks for too few draws. The plan
@@ -99,7 +99,7 @@ def plan_samples(
     plain = band_tables(pilot, pairs, bands, profile.n_directions).plain
 
     def noise_along(tables: GapTables, n_directions: int | None) -> float:
-        """The noise of these gaps, on the sphere with this many directions if a number is given."""
+        """Compute the noise of these gaps, on the sphere if a number of directions is given."""
         term = None
         along: Profile = FiniteProfile(directions=profile.directions, weights=profile.weights)
         if n_directions is not None and diameter is not None:
@@ -116,7 +116,7 @@ def plan_samples(
         n_directions = _fewest(lambda m: noise_along(plain, m), middle, "directions", alone)
 
     def noise_with(n_samples: int) -> float:
-        """Noise to expect from this many draws of each distribution; infinite if too few."""
+        """Estimate the noise from this many draws of each distribution; infinite if too few."""
         share = confidence.band_probability(n_directions)
         bands = common_bands([n_samples] * len(pilot), share, band)
         if not bands[0].covered.any():
@@ -154,7 +154,7 @@ class _Stretched:
 
 
 def _fewest(noise_at: Callable[[int], float], target: float, what: str, alone: float) -> int:
-    """Smallest number, in eighths of a doubling, at which the noise is at most the target."""
+    """Find the smallest number, in eighths of a doubling, at which the noise meets the target."""
 
     def number(step: int) -> int:
         return math.ceil(_FEWEST * 2 ** (step / _STEPS))

@@ -42,23 +42,24 @@ MOST_STEPS: Final = 1_000
 
 _KINDS: Final = ("fitted", "diagonal")
 _POWER: Final = 2.5
-"""Multipliers grow by this power of their constraint; up to 4 the iteration is stable, because the
+"""Power of their constraint by which multipliers grow; up to 4 the iteration is stable, because the
 derivative of a constraint in the logarithms of the multipliers has row sums of at most 1/2."""
 _LEAST_MULTIPLIER: Final = 1e-16
-"""Of the largest one; a multiplier of 0 could never grow again."""
+"""Least multiplier, as a share of the largest; a multiplier of 0 could never grow again."""
 _LEAST_RATIO: Final = 2.0**-40
-"""Of two eigenvalues of a covariance or of weights; below it float64 cannot invert the matrix."""
+"""Least ratio of two eigenvalues of a covariance or of weights; below it float64 cannot invert the
+matrix."""
 _FLOOR: Final = 2.0**-46
-"""Stands in for a guard of 0 while the solver runs."""
+"""Positive guard that replaces a guard of 0 while the solver runs."""
 _COARSE_GUARD: Final = 1e-5
-"""From this guard on, eigenvalues of the squared differences are precise enough."""
+"""Guard from which on eigenvalues of the squared differences are precise enough."""
 _LARGEST_EXCESS: Final = 1 + 1e-3
-"""More than the float error of a covariance that is not nearly singular."""
+"""Bound on the float error of a covariance that is not nearly singular."""
 _SMALLEST, _LARGEST = 1e-290, 1e290
 _NEWTON_STEPS: Final = 40
 _GAUSSIAN_STEPS: Final = 121
 _GAUSSIAN_LOOKS: Final = 10
-"""Every this many steps the noise is scaled to meet the limit, and the best is kept."""
+"""Number of steps after which the noise is scaled to meet the limit, and the best is kept."""
 
 
 @final
@@ -67,14 +68,14 @@ class FittedShape:
     """A covariance of noise, and how far from the best one it may be."""
 
     covariance: Floats = attrs.field(converter=locked, eq=same)
-    """Symmetric positive definite, shape (dim, dim), in scaled coordinates."""
+    """Covariance: symmetric positive definite, shape (dim, dim), in scaled coordinates."""
     gap: float | None
-    """Total variance over a lower bound on the least one, less 1; None if no bound is known."""
+    """Total variance over a lower bound on the least one, minus 1; None if no bound is known."""
     steps: int
 
 
 def factor(covariance: Floats) -> tuple[Floats, float]:
-    """A lower triangular L with a positive diagonal, and s > 0, with s^2 L L' = covariance.
+    """Factor a covariance as s^2 L L', with L lower triangular with a positive diagonal and s > 0.
 
     The trace of L L' is the dimension, so that s^2 is the mean variance of the coordinates.
 
@@ -100,7 +101,7 @@ def fit_points(
     tolerance: float = TOLERANCE,
     most_steps: int = MOST_STEPS,
 ) -> FittedShape:
-    r"""The covariance of least $\mathrm{tr}(W \Sigma)$ for distributions that are points.
+    r"""Fit the covariance of least $\mathrm{tr}(W \Sigma)$ to distributions that are points.
 
     Args:
         differences: Rows $d_i$, shape (n_differences, dim).
@@ -145,7 +146,7 @@ def fit_coupled(
     tolerance: float = TOLERANCE,
     most_steps: int = MOST_STEPS,
 ) -> FittedShape:
-    r"""The same for distributions that are coupled piece by piece.
+    r"""Fit the covariance of least $\mathrm{tr}(W \Sigma)$ to distributions coupled piece by piece.
 
     Each instance has differences $d_i$ with masses $m_i$, and the constraint is
     $\ln \sum_i m_i \exp(a\, d_i^\top \Sigma^{-1} d_i) \le (\alpha - 1)\epsilon$ with
@@ -200,7 +201,7 @@ def fit_gaussian(
     weights: Floats | None = None,
     kind: Kind = "fitted",
 ) -> FittedShape:
-    r"""A covariance for Gaussian distributions, which hide a part of their differences themselves.
+    r"""Fit a covariance to Gaussian distributions, whose spread hides a part of the differences.
 
     With $T = \Sigma + (S_1 + S_2)/2$ and $E = S_1 - S_2$, the divergence is close to
     $\frac{\alpha}{2} \big(\Delta^\top T^{-1} \Delta + \frac12 \mathrm{tr}(T^{-1} E T^{-1} E)\big)$.
@@ -275,9 +276,9 @@ class _Problem:
     rows: Floats
     log_masses: Floats
     starts: Integers
-    """Where each instance begins."""
+    """Position of the first piece of each instance."""
     rate: float
-    """(order - 1) epsilon: the exponent of a form, and the limit of a log moment."""
+    """Rate (order - 1) epsilon: the exponent of a form, and the limit of a log moment."""
     guard: float
     is_diagonal: bool
 
@@ -286,11 +287,11 @@ class _Problem:
         return np.diff(self.starts, append=len(self.rows))
 
     def spread(self, values: Floats) -> Floats:
-        """A value for each instance as a value for each piece."""
+        """Repeat the value of each instance for each of its pieces."""
         return values if self.is_points else np.repeat(values, self.sizes)
 
     def total(self, values: Floats) -> Floats:
-        """The sum over the pieces of each instance."""
+        """Sum over the pieces of each instance."""
         return values if self.is_points else np.add.reduceat(values, self.starts)
 
     @property
@@ -298,7 +299,7 @@ class _Problem:
         return len(self.starts) == len(self.rows)
 
     def normalised(self, logs: Floats) -> tuple[Floats, Floats]:
-        """Logarithms of the totals of each instance; and of the pieces, divided by them."""
+        """Return logarithms of the totals of each instance, and of the pieces divided by them."""
         if self.is_points:
             return logs, np.zeros_like(logs)
         top = np.maximum.reduceat(logs, self.starts)
@@ -306,12 +307,12 @@ class _Problem:
         return totals, logs - self.spread(totals)
 
     def tilted(self, forms: Floats) -> tuple[Floats, Floats]:
-        """Log moment of each instance over the rate; and the logarithms of the tilted masses."""
+        """Return log moments of the instances over the rate, and log masses after tilting."""
         moments, log_shares = self.normalised(self.log_masses + self.rate * forms)
         return moments / self.rate, log_shares
 
     def spectrum(self, pieces: Floats) -> tuple[Floats, Floats, Floats]:
-        """Of sum u_i d_i d_i': square roots of its eigenvalues, their axes, and safe lower roots.
+        """Return root eigenvalues of sum u_i d_i d_i', their axes, and safe lower roots.
 
         A lower root is below the exact one, whatever was rounded.
         """
@@ -332,7 +333,7 @@ class _Problem:
         return roots, axes.T, np.maximum(roots - rounding * float(found[0]), 0.0)
 
     def largest_share(self, forms: Floats) -> float:
-        """Nearly the largest x at which every log moment of x * forms is within its limit.
+        """Find nearly the largest x at which every log moment of x * forms is within its limit.
 
         Newton from the right on a convex function. It vanishes at 0, so that an x divided by its
         value there is safe at every step.
@@ -401,7 +402,7 @@ def _guard_suffices(problem: _Problem) -> bool:
 
 
 def _excess(problem: _Problem, covariance: Floats) -> float:
-    """What the float error of the matrix adds to the largest log moment; at least 1."""
+    """Bound what the float error of the matrix adds to the largest log moment; at least 1."""
     lower = _cholesky(covariance)
     whitened = solve_triangular(lower, problem.rows.T, lower=True, check_finite=False)
     excess = float(problem.tilted((whitened**2).sum(axis=0))[0].max())
@@ -411,7 +412,7 @@ def _excess(problem: _Problem, covariance: Floats) -> float:
 
 
 def _solve(problem: _Problem, tolerance: float, most_steps: int) -> tuple[Floats, float, int]:
-    """The best covariance of all steps, the best lower bound, and the number of steps."""
+    """Return the best covariance of all steps, the best lower bound, and the number of steps."""
     n_instances, dim = len(problem.starts), problem.rows.shape[1]
     multipliers = np.full(n_instances, 1 / n_instances)
     log_shares = problem.log_masses
@@ -467,7 +468,7 @@ def _least_lagrangian(roots: Floats, guard: float) -> float:
 
 
 def _best_scale(roots: Floats, guard: float, price: float) -> float:
-    """The factor of all multipliers that gives the best lower bound; no less than a quarter.
+    """Find the factor of all multipliers with the best lower bound; no less than a quarter.
 
     The bound is concave in the factor t, with slope sum n_j / max(sqrt(t n_j), g) less the price.
     The slope is looked at where each root in turn reaches the guard, the largest root first.
@@ -484,7 +485,7 @@ def _best_scale(roots: Floats, guard: float, price: float) -> float:
 
 
 def _rounded_up(upper: float, lower: float) -> float:
-    """The gap between two bounds, no smaller than without rounding."""
+    """Compute the gap between two bounds, no smaller than without rounding."""
     if not (lower > 0 and math.isfinite(upper / lower)):
         raise _singular()
     return upper / lower * (1 + 2.0**-44) - 1 + 2.0**-44
@@ -493,7 +494,7 @@ def _rounded_up(upper: float, lower: float) -> float:
 def _scaled_back(
     covariance: Floats, unit: float, inverse_half: Floats, *, gap: float | None, steps: int
 ) -> FittedShape:
-    """The covariance in the coordinates of the caller, checked to be positive definite."""
+    """Return the covariance in the caller's coordinates, checked to be positive definite."""
     matrix = inverse_half @ covariance @ inverse_half
     matrix = (matrix + matrix.T) / 2 * unit
     if not (np.isfinite(matrix).all() and np.diag(matrix).min() > _SMALLEST):
@@ -503,7 +504,7 @@ def _scaled_back(
 
 
 def _cholesky(covariance: Floats) -> Floats:
-    """The lower factor of a matrix whose entries are about 1."""
+    """Compute the lower factor of a matrix whose entries are about 1."""
     if not np.isfinite(covariance).all():
         raise _singular()
     values = np.linalg.eigvalsh(covariance)
@@ -552,7 +553,7 @@ def _square(matrix: Floats, name: str) -> Floats:
 
 
 def _weights(weights: Floats | None, dim: int, kind: Kind) -> tuple[Floats, Floats, float]:
-    """W^(1/2) and W^(-1/2) of the weights divided by the largest one, and that one."""
+    """Return W^(1/2), W^(-1/2) of the weights over the largest weight, and that weight."""
     check_one_of(_KINDS, kind=kind)
     if weights is None:
         return np.eye(dim), np.eye(dim), 1.0
@@ -574,7 +575,7 @@ def _weights(weights: Floats | None, dim: int, kind: Kind) -> tuple[Floats, Floa
 
 
 def _gaussian_forms(rows: Floats, differ: Floats, totals: Floats) -> tuple[Floats, Floats]:
-    """The constraint of each instance, and E T^-1 E: what its differing spread asks for."""
+    """Return each instance's constraint, and E T^-1 E, which its differing spread asks for."""
     solved = np.linalg.solve(totals, differ)
     shifted = np.linalg.solve(totals, rows[:, :, None])[:, :, 0]
     bent = np.einsum("kij,kji->k", solved, solved) / 2
@@ -582,7 +583,7 @@ def _gaussian_forms(rows: Floats, differ: Floats, totals: Floats) -> tuple[Float
 
 
 def _gaussian_scale(rows: Floats, differ: Floats, mean: Floats, noise: Floats) -> float:
-    """Nearly the least factor, at least 1, of the noise that keeps the constraints."""
+    """Find nearly the least factor, at least 1, of the noise that keeps the constraints."""
     low, high = 1.0, 1.0
     while _gaussian_forms(rows, differ, mean + high * noise)[0].max() > 1:
         low, high = high, high * 4

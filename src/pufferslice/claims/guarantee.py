@@ -51,7 +51,7 @@ class Guarantee:
 
     @staticmethod
     def unsliced(*, order: float, epsilon: float) -> Renyi:
-        """The divergence of the whole output is at most `epsilon` (Rényi Pufferfish privacy)."""
+        """Claim a divergence of at most `epsilon` of the output (Rényi Pufferfish privacy)."""
         return Renyi(order=order, epsilon=epsilon)
 
     @staticmethod

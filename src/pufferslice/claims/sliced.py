@@ -150,7 +150,7 @@ class Sliced:
         return self.claim.slice_cost(compared.slices, self.notion, noise_std, self._method())
 
     def instance_costs(self, compared: Compared, noise_std: float) -> Floats | None:
-        """Cost of each instance, without the term for drawn directions; None without an order."""
+        """Compute costs of instances, without the term for drawn directions; None without order."""
         if not self.has_order:
             return None
         if compared.slices is None:

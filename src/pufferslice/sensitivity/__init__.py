@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two distributions differ by: slice profiles, gap tables, couplings, divergences."""
+"""Differences between two distributions: slice profiles, gap tables, couplings, divergences."""
 
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, WholeSphere

@@ -43,7 +43,7 @@ class RankedDistribution(Protocol):
         """Number of draws."""
 
     def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:
-        """Values below and above the order statistics of these ranks, from 1 to n_samples.
+        """Bound the order statistics of these ranks, from 1 to n_samples, from below and above.
 
         `rows` are directions; both results have shape (n_rows, n_ranks).
         """
@@ -56,13 +56,13 @@ class SortedSample:
 
     directions: Floats
     columns: Floats
-    """The draws by coordinate, shape (dim, n_samples)."""
+    """Draws by coordinate, shape (dim, n_samples)."""
     errors: Floats
     """Bound on the float error of a projection, shape (n_directions,)."""
 
     @classmethod
     def of(cls, distribution: SampledDistribution, directions: Floats) -> "SortedSample":
-        """The draws of `distribution` along the unit rows of `directions`."""
+        """Prepare the draws of `distribution` along the unit rows of `directions`."""
         check_unit_rows(directions=directions)
         if distribution.dim != directions.shape[1]:
             raise ArgumentError(
@@ -80,7 +80,7 @@ class SortedSample:
         return int(self.columns.shape[1])
 
     def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:
-        """The order statistics, less and plus the error of the projection."""
+        """Return the order statistics minus and plus the error of the projection."""
         directions = self.directions[rows]
         values = np.empty((len(directions), self.n_samples))
         project(directions, self.columns, values)
@@ -93,13 +93,13 @@ class BandTables(NamedTuple):
     """Bounds from samples on the gaps of every instance along every slice."""
 
     bound: GapTables
-    """At least the true gaps, except with the failure probability of the bands. With a range the
-    masses are those of all levels; without, of the covered ones, see `missing_mass`."""
+    """Upper bounds on the true gaps, except with the failure probability of the bands. With a range
+    the masses are those of all levels; without, of the covered ones, see `missing_mass`."""
     plain: GapTables
-    """The gaps of the samples themselves on the same levels, without bands: not a bound."""
+    """Gaps of the samples themselves on the same levels, without bands: not a bound."""
     beyond: GapTables | None = None
-    """With a range, the part of `bound` on levels that the bands of both distributions do not
-    cover."""
+    """Part of `bound` on levels that the bands of both distributions do not cover; None without a
+    range."""
 
 
 def missing_mass(tables: GapTables | GaussianPairs) -> Floats:
@@ -112,7 +112,7 @@ def missing_mass(tables: GapTables | GaussianPairs) -> Floats:
 def common_bands(
     n_samples: Sequence[int], failure_probability: float, kind: BandKind
 ) -> list[BandRanks]:
-    """A band for each sample size, all on one grid of levels; the probability is that of each."""
+    """Build a band for each sample size, all on one grid of levels; the probability is of each."""
     levels = band_levels(max(n_samples))
     bands = {n: band_ranks(n, failure_probability, kind, levels) for n in sorted(set(n_samples))}
     return [bands[n] for n in n_samples]
@@ -127,7 +127,7 @@ def band_tables(
     *,
     weights: Floats | None = None,
 ) -> BandTables:
-    r"""Upper bounds on |F^-1(t) - G^-1(t)| for every pair of distributions along every direction.
+    r"""Bound |F^-1(t) - G^-1(t)| from above for every pair of distributions, along every direction.
 
     $$gap(t) \le \max(U_F(t) - L_G(t),\; U_G(t) - L_F(t))$$
 
@@ -192,7 +192,7 @@ def band_tables(
 
 
 def tail_cut_estimate(first: Floats, second: Floats, failure_probability: float) -> float:
-    """The paper's estimate of W-infinity on the line: for comparison, never for a certificate.
+    """Estimate W-infinity on the line as the paper does: for comparison, never for a certificate.
 
     The largest F^-1(t + e) - G^-1(t - e) of the samples over t in [e, 1 - e], e the DKW half-width
     of the smaller sample at half of the failure probability. It is not an upper bound: it ignores
@@ -234,7 +234,7 @@ class _BandedSample:
             )
 
     def quantiles(self, rows: slice, ends: Floats | int) -> tuple[Floats, Floats, Floats]:
-        """By direction and interval: upper bounds, lower bounds, and the sample's quantiles."""
+        """Return upper bounds, lower bounds and sample quantiles, by direction and interval."""
         parts = (self.band.interval_upper, self.band.interval_lower, self.band.interval_middle)
         ranks = np.clip(np.concatenate(parts), 1, self.band.n_samples)
         low, high = self.distribution.bounds(rows, ranks)
@@ -248,14 +248,14 @@ class _BandedSample:
 
 
 def _rounded_up(gaps: Floats, drop: int) -> Floats:
-    """Gaps rounded up in their last `drop` bits: exact gaps to a public end would show a record."""
+    """Round gaps up in their last `drop` bits: exact gaps to a public end would show a record."""
     keys = gaps.view(np.int64)
     coarse = ((keys + ((1 << drop) - 1)) >> drop) << drop
     return coarse.view(np.float64)
 
 
 def _above(a: Floats, b: Floats) -> Floats:
-    """At least a - b in exact arithmetic, and a - b itself where that is a float."""
+    """Bound a - b from above in exact arithmetic; a - b itself where that is a float."""
     gap = a - b
     back = gap - a
     lost = (a - (gap - back)) - (b + back)

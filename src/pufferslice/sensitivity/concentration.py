@@ -16,26 +16,27 @@ from pufferslice.errors import ArgumentError
 BandKind = Literal["order_statistics", "dkw"]
 
 BANDS: Final[tuple[BandKind, ...]] = get_args(BandKind)
-"""Order statistics at fixed levels (exact binomial tails), or Dvoretzky-Kiefer-Wolfowitz."""
+"""Kinds of bands: order statistics at fixed levels (exact binomial tails), or Dvoretzky-Kiefer-
+Wolfowitz."""
 
 LEVEL_QUANTA: Final = 2**48
-"""Levels of a quantile function are integer multiples of 1 / LEVEL_QUANTA."""
+"""Number of quanta of probability: levels of quantile functions are integer multiples of one."""
 
 MOST_SAMPLES: Final = 2**45
-"""So that the finest level, 1 / n, is still such a multiple."""
+"""Largest sample size for which the finest level, 1 / n, is still such a multiple."""
 
 _PARTS_PER_OCTAVE: Final = 8
 _FEWEST_PARTS: Final = 16
 _MOST_PARTS: Final = 4096
 _EXACT_UP_TO: Final = 2**33
-"""Beyond this number of samples binomial tails are bounded by Chernoff's inequality instead."""
+"""Largest sample size with exact binomial tails; beyond it Chernoff's inequality bounds them."""
 _TAIL_ERROR: Final = 1.001
-"""More than the relative error of the incomplete beta function; every tail is raised by it."""
+"""Bound on the relative error of the incomplete beta function; every tail is raised by it."""
 _ROUNDING: Final = 2.0**-50
 
 
 def split(failure_probability: float, n_parts: int) -> float:
-    """The share of each of `n_parts` events, any of which may fail; never rounded up.
+    """Split a probability among `n_parts` events, any of which may fail; never rounded up.
 
     >>> split(0.05, 400)
     0.000125
@@ -65,7 +66,7 @@ def dkw_halfwidth(n_samples: int, failure_probability: float) -> float:
 def clopper_pearson(
     n_successes: int, n_trials: int, failure_probability: float
 ) -> tuple[float, float]:
-    """Interval for a probability from counts; each end fails with half of the probability.
+    """Compute an interval for a probability from counts; each end fails with half the probability.
 
     >>> low, high = clopper_pearson(0, 100, 0.05)
     >>> low, round(high, 6)
@@ -85,7 +86,7 @@ def clopper_pearson(
 @final
 @attrs.frozen(kw_only=True)
 class BandRanks:
-    """Which order statistics bound the quantiles of a distribution at fixed levels, for any data.
+    """Ranks of the order statistics that bound a distribution's quantiles at fixed levels.
 
     Ranks count from 1, the smallest sample. Between two levels the quantile is at most the upper
     bound of the next level up and at least the lower bound of the next level down.
@@ -93,7 +94,7 @@ class BandRanks:
 
     n_samples: int
     levels: Integers = attrs.field(converter=locked_integers, eq=same)
-    """Ascending, as integer multiples of 1 / LEVEL_QUANTA, shape (n_levels,)."""
+    """Ascending levels, as integer multiples of 1 / LEVEL_QUANTA, shape (n_levels,)."""
     upper: Integers = attrs.field(converter=locked_integers, eq=same)
     """Rank that bounds the quantile from above; n_samples + 1 where only a public range does."""
     lower: Integers = attrs.field(converter=locked_integers, eq=same)
@@ -134,7 +135,7 @@ class BandRanks:
 
 
 def band_levels(n_samples: int) -> Integers:
-    """The fixed grid if the largest sample has `n_samples`: symmetric about 1/2.
+    """Return the fixed grid for a largest sample of `n_samples`: symmetric about 1/2.
 
     Square-root spaced, as the width of a band is, and at least geometric towards both ends.
     Integer arithmetic, so that every machine has the same grid.
@@ -158,7 +159,7 @@ def band_levels(n_samples: int) -> Integers:
 def band_ranks(
     n_samples: int, failure_probability: float, kind: BandKind, levels: Integers | None = None
 ) -> BandRanks:
-    r"""Ranks between which the quantile function of a distribution lies, at all levels at once.
+    r"""Find the ranks between which a distribution's quantile function lies, at all levels at once.
 
     `order_statistics`: with J levels, the upper rank at level t is the smallest k with
     $P(Bin(n, t) \ge k) \le \rho / (2J)$, the lower one the largest k with
@@ -188,7 +189,7 @@ def band_ranks(
 
 
 def samples_for_tail(missing: float, failure_probability: float, kind: BandKind) -> int:
-    """Fewest samples, within a hundredth, whose band leaves at most the mass `missing` uncovered.
+    """Find the fewest samples, within a hundredth, whose band leaves at most `missing` uncovered.
 
     >>> samples_for_tail(0.1, 0.05, "dkw") > samples_for_tail(0.1, 0.05, "order_statistics")
     True
@@ -214,7 +215,7 @@ def samples_for_tail(missing: float, failure_probability: float, kind: BandKind)
 
 
 def _upper_ranks(n_samples: int, levels: Integers, share: float) -> Integers:
-    """Smallest k with P(Bin(n, t) >= k) at most `share`, for every level t: bisection."""
+    """Find the smallest k with P(Bin(n, t) >= k) at most `share`, for every level t: bisection."""
     shares = levels / LEVEL_QUANTA
     low = np.zeros(len(levels), dtype=np.int64)
     high = np.full(len(levels), n_samples + 1, dtype=np.int64)
@@ -226,7 +227,7 @@ def _upper_ranks(n_samples: int, levels: Integers, share: float) -> Integers:
 
 
 def tail_bound(n_samples: int, ranks: Integers, shares: Floats) -> Floats:
-    """At least P(Bin(n_samples, shares) >= ranks), elementwise; ranks from 0 to n_samples."""
+    """Bound P(Bin(n_samples, shares) >= ranks) from above, elementwise; ranks from 0 on."""
     if n_samples <= _EXACT_UP_TO:
         k = np.maximum(ranks, 1).astype(np.float64)
         tails = betainc(k, n_samples - k + 1, shares) * _TAIL_ERROR

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inner loops of couplings: bisection, exact transport of small blocks, corner rule.
+"""Inner loops of couplings: bisection, exact transport of small blocks, corner rule.
 
 Masses are integers throughout, so that both marginals of a coupling are exact; costs are floats and
 only decide which coupling is found.
@@ -16,20 +16,20 @@ from pufferslice._core.kernels import kernel
 SQUARED: Final = 0
 RENYI: Final = 1
 DELTA: Final = 2
-"""Costs; a guess is a delta at epsilon 0."""
+"""Codes of the costs; a guess is a delta at epsilon 0."""
 
 _ROOT_HALF: Final = math.sqrt(0.5)
 _STEEPEST: Final = 8.0
-"""Exponents above that of the worst current distance are cut here: no better plan uses them."""
+"""Cut for exponents above that of the worst current distance: no better plan uses them."""
 _FAR: Final = 1e9
-"""Exponents and ratios are no larger, so that sums of costs stay finite."""
+"""Limit on exponents and ratios, so that sums of costs stay finite."""
 _TIE: Final = 1e-9
 """Weight of the squared distance where the claim's cost hardly changes."""
 _GAIN: Final = 1e-9
-"""Relative fall of the cost of a block for which it changes; less could be rounding."""
+"""Least relative fall of a block's cost for which the block changes; less could be rounding."""
 
 _TINY: Final = 1e-280
-"""Squares up to this may have lost digits."""
+"""Size up to which squares may have lost digits."""
 
 _FIRST_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_STEP: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -38,7 +38,7 @@ _THIRD_STEP: Final = np.uint64(0x94D049BB133111EB)
 
 @kernel
 def random_directions(seed: int, n: int, dim: int) -> Floats:
-    """Unit vectors from SplitMix64, so that no library's generator decides which they are."""
+    """Draw unit vectors by SplitMix64, so that no library's generator decides which they are."""
     result = np.empty((n, dim))
     state = np.uint64(seed)
     for row in range(n):
@@ -170,7 +170,7 @@ def bisect(
 def corner(
     order_a: Integers, masses_a: Integers, order_b: Integers, masses_b: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """The north-west corner rule: both in their orders, coupled by rank."""
+    """Couple by rank, with both distributions in their orders: the north-west corner rule."""
     most = len(order_a) + len(order_b)
     first, second = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
     masses = np.empty(most, dtype=np.int64)
@@ -193,7 +193,7 @@ def corner(
 
 @kernel
 def piece_squares(points_a: Floats, points_b: Floats, first: Integers, second: Integers) -> Floats:
-    """Squared distance of every piece."""
+    """Compute the squared distance of every piece."""
     result = np.empty(len(first))
     for i in range(len(first)):
         square = 0.0
@@ -207,7 +207,7 @@ def piece_squares(points_a: Floats, points_b: Floats, first: Integers, second: I
 def piece_distances(
     points_a: Floats, points_b: Floats, first: Integers, second: Integers
 ) -> Floats:
-    """Distance of every piece; where its square may be too small for a float, at least that."""
+    """Compute every piece's distance, or a bound where its square is too small for a float."""
     squares = piece_squares(points_a, points_b, first, second)
     result: Floats = np.sqrt(squares)
     dim = points_a.shape[1]
@@ -222,7 +222,7 @@ def piece_distances(
 
 @kernel
 def pair_squares(points_a: Floats, points_b: Floats) -> Floats:
-    """Squared distance of every atom to every other."""
+    """Compute the squared distance of every atom to every other."""
     result = np.empty((len(points_a), len(points_b)))
     for i in range(len(points_a)):
         for j in range(len(points_b)):
@@ -237,7 +237,7 @@ def pair_squares(points_a: Floats, points_b: Floats) -> Floats:
 def to_costs(
     squares: Floats, n: int, m: int, top: float, kind: int, rate: float, epsilon: float, std: float
 ) -> None:
-    """Turn squared distances, in place, into the claim's cost; `top` is the worst of today's plan.
+    """Turn squared distances, in place, into the claim's cost; `top` is the current plan's worst.
 
     Up to a factor; where the cost is flat the squared distance decides.
     """
@@ -264,7 +264,7 @@ def to_costs(
 def transport(
     costs: Floats, supplies: Integers, demands: Integers, flows: Integers, room: Integers
 ) -> None:
-    """Least-cost transport with integer masses, by shortest augmenting paths; fills `flows`.
+    """Find a least-cost transport with integer masses, by shortest augmenting paths; fill `flows`.
 
     `flows` has shape (n_columns, n_rows), one row for each demand. With masses of 1 this is the
     assignment algorithm of Jonker and Volgenant. `room`, of shape (n_columns, n_rows), is scratch.
@@ -386,7 +386,7 @@ def improve(
     epsilon: float,
     std: float,
 ) -> tuple[Integers, Integers, Integers]:
-    """Cut the pieces into blocks of near ones and couple each block at least cost.
+    """Cut the pieces into blocks of near ones, and couple each block at least cost.
 
     Nearness is that of the first atoms (`side` 0), the second (1) or their sum (2). There are
     never more than `most` pieces; a block that would need more, or gains nothing, stays as it is.

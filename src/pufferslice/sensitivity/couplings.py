@@ -51,44 +51,45 @@ EFFORTS: Final = get_args(Effort)
 Cost = Literal["squared", "renyi", "delta", "guess"]
 
 SEED: Final = 15
-"""Of the directions along which distributions are cut; any seed gives a sound coupling."""
+"""Seed of the directions along which distributions are cut; any seed gives a sound coupling."""
 
 MOST_MATCHINGS: Final = 16
-"""At most this many monotone couplings are tried."""
+"""Largest number of monotone couplings that are tried."""
 
 _N_DIRECTIONS: Final = 1024
 _STRIDE: Final = 37
-"""Each round starts this many directions later."""
+"""Number of directions by which each round starts later than the last."""
 _SIDES: Final = (2, 2, 2, 0, 2, 2, 2, 1)
-"""What nearness means in each round: mostly that of the sum of both atoms; it gains most."""
+"""Kind of nearness in each round: mostly that of the sum of both atoms, which gains most."""
 _BLOCK: Final = 64
 _QUICK_BLOCK: Final = 32
-"""Pieces that are coupled anew together, at most."""
+"""Largest number of pieces that are coupled anew together."""
 _FEWEST_ROUNDS: Final = 8
 _MOST_ROUNDS: Final = 64
 _WORK: Final = 16_000_000
-"""Pieces that all rounds of a thorough search may visit, where there are many."""
+"""Number of pieces that all rounds of a thorough search may visit, where there are many."""
 _QUICKER: Final = 16
 _PATIENCE: Final = 4
 _LEAST_FALL: Final = 0.002
-"""A search ends when the cost falls by less than this share in `_PATIENCE` rounds."""
+"""Least share by which the cost must fall in `_PATIENCE` rounds for a search to continue."""
 _ASSIGNED: Final = 2_000
-"""Units of mass up to which the whole problem is solved as an assignment."""
+"""Largest number of units of mass for which the whole problem is solved as an assignment."""
 _CELLS: Final = 2**18
-"""Pairs of atoms up to which the whole problem is solved as a transport."""
+"""Largest number of pairs of atoms for which the whole problem is solved as a transport."""
 _BOTTLENECK: Final = 600
 _ALL_CELLS: Final = 2**26
-"""Pairs of atoms, over all instances, that exact solutions may visit."""
+"""Largest number of pairs of atoms, over all instances, that exact solutions may visit."""
 _PIECES_PER_ATOM: Final = 2
 _UNITS_PER_ATOM: Final = 4
 _BULK: Final = 0.95
-"""Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
+"""Share of mass put into equal units where masses have no common one; the rest is coupled apart."""
 _FEW_ROUNDS: Final = 2
-"""With so few rounds the data are large: pieces are few, and the farthest get most of the work."""
+"""Largest number of rounds that indicates large data: pieces are few, and the farthest get most of
+the work."""
 _SINGLE: Final = 0.8
-"""Share of mass in one unit an atom from which these units are coupled apart."""
+"""Share of mass in one unit an atom from which on these units are coupled apart."""
 _FAR_SHARES: Final = (0.25, 0.06, 0.015, 0.004)
-"""Shares of the pieces, those farthest apart, that are coupled anew last: they cost most."""
+"""Shares of the farthest pieces that are coupled anew last, because they cost most."""
 _FOREVER: Final = 1e300
 _LARGEST: Final = 1e100
 
@@ -96,7 +97,7 @@ _LARGEST: Final = 1e100
 @final
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """How couplings are found: everything that a second run needs to find the same ones.
+    """Parameters of a search for couplings: all that a second run needs to find the same ones.
 
     Distances r are those of the outputs that the caller passes (whitened, for shaped noise).
     """
@@ -104,14 +105,14 @@ class Recipe:
     effort: Effort = "thorough"
     """`quick` takes seconds on large data; `thorough` searches until the cost hardly falls."""
     cost: Cost = "squared"
-    """What the last rounds lower, and what ranks the candidates: the claim's own cost."""
+    """Cost that the last rounds lower and that ranks the candidates: the claim's own."""
     rate: float = 0.0
-    """Of `renyi`, whose cost is exp(rate * r^2): order * (order - 1) / (2 * noise_std^2)."""
+    """Rate of the cost `renyi`, exp(rate * r^2): order * (order - 1) / (2 * noise_std^2)."""
     epsilon: float = 0.0
-    """Of `delta`, whose cost is the delta at epsilon of two Gaussians r / noise_std apart."""
+    """Epsilon of the cost `delta`, the delta at epsilon of two Gaussians r / noise_std apart."""
     noise_std: float = 0.0
-    """Of `delta` and `guess`; the cost of a guess is the delta at epsilon 0. With it, every other
-    cost also keeps the candidate that is best for the guess."""
+    """Noise of the costs `delta` and `guess`; the cost of a guess is the delta at epsilon 0. With
+    it, every other cost also keeps the candidate that is best for the guess."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(get_args(Effort), effort=self.effort)
@@ -124,7 +125,7 @@ class Recipe:
 
     @property
     def of_guess(self) -> "Recipe | None":
-        """The recipe of a guess at the same noise; None if that is not known."""
+        """Recipe for a guess at the same noise; None if the noise is not known."""
         return attrs.evolve(self, cost="guess") if self.noise_std else None
 
 
@@ -136,7 +137,7 @@ def coupling_tables(
     *,
     n_instances: int | None = None,
 ) -> MatchingTables:
-    """Distances in all dimensions under the candidates: one `slice` of the tables per candidate.
+    """Compute distances in all dimensions: one `slice` of the tables per candidate coupling.
 
     `n_instances` are those among which the work is shared, by default these pairs.
 
@@ -180,7 +181,7 @@ def coupled_differences(
     recipe: Recipe,
     most: int,
 ) -> list[tuple[Floats, Floats]]:
-    """Per instance, differences of coupled atoms, shape (k, dim), and masses that sum to 1.
+    """Return differences of coupled atoms per instance, shape (k, dim), and masses that sum to 1.
 
     They are those of the best candidate, to fit the shape of noise to, not to state a claim. Of
     more than `most` pieces the longest half of `most` is kept, and a systematic sample by length
@@ -231,11 +232,11 @@ class _Instance(NamedTuple):
     n_instances: int
 
     def ends(self, pieces: Pieces) -> tuple[Floats, Floats]:
-        """The two atoms of every piece."""
+        """Return the two atoms of every piece."""
         return self.first.points[pieces.first], self.second.points[pieces.second]
 
     def best(self, recipe: Recipe) -> list[Pieces]:
-        """The best candidate by each of the rankings."""
+        """Keep the best candidate by each of the rankings."""
         candidates = _candidates(self, recipe)
         if len(candidates) == 1:
             return candidates * len(_rankings(recipe))
@@ -247,7 +248,7 @@ class _Instance(NamedTuple):
         return result
 
     def measured(self, pieces: Pieces) -> tuple[Floats, Floats]:
-        """Squared distances and masses as shares."""
+        """Return squared distances, and masses as shares."""
         points = self.first.points, self.second.points
         return piece_squares(*points, pieces.first, pieces.second), pieces.masses / self.total
 
@@ -257,7 +258,7 @@ class _Instance(NamedTuple):
 
 
 def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
-    """The recipe's cost of a coupling, or its logarithm."""
+    """Compute the recipe's cost of a coupling, or its logarithm."""
     if recipe.cost == "squared":
         return float(squares @ masses)
     if recipe.cost == "renyi":
@@ -268,7 +269,7 @@ def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
 
 
 def _rankings(recipe: Recipe) -> list[Callable[[Floats, Floats], float]]:
-    """Costs of a coupling from its squared distances and masses; the best by each is kept."""
+    """List costs of a coupling, by squared distances and masses; the best by each is kept."""
 
     def worst(squares: Floats, _masses: Floats) -> float:
         return float(squares.max())
@@ -312,7 +313,7 @@ def _instances(
 
 
 def _merged(distribution: FiniteDistribution) -> _Side:
-    """Equal atoms as one where that leaves few, or where masses differ anyway."""
+    """Merge equal atoms where that leaves few, or where masses differ anyway."""
     points, counts = distribution.outputs, distribution.counts
     direction = random_directions(SEED, 1, distribution.dim)
     values = np.empty((1, len(points)))
@@ -349,7 +350,7 @@ def _monotone(a: _Side, b: _Side, axis: int) -> Pieces:
 
 
 def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
-    """The best couplings for the squared distance and for the claim, where that is not too much."""
+    """Find the best couplings for the squared distance and the claim, where that is affordable."""
     a, b = instance.first, instance.second
     unit = int(np.gcd(np.gcd.reduce(a.masses), np.gcd.reduce(b.masses)))
     n_units = instance.total // unit
@@ -389,7 +390,7 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
 
 
 def _bottleneck(squares: Floats) -> float:
-    """The least worst squared distance of an assignment."""
+    """Find the least worst squared distance of an assignment."""
     least = max(squares.min(axis=0).max(), squares.min(axis=1).max())
     candidates = np.unique(squares[squares >= least])
     low, high = 0, len(candidates) - 1
@@ -404,14 +405,14 @@ def _bottleneck(squares: Floats) -> float:
 
 
 def _cost_numbers(recipe: Recipe) -> tuple[int, float, float, float]:
-    """Kind, rate, epsilon and noise of a cost, the last arguments of compiled loops."""
+    """Return kind, rate, epsilon and noise of a cost, the last arguments of compiled loops."""
     kinds = {"squared": SQUARED, "renyi": RENYI, "delta": DELTA, "guess": DELTA}
     epsilon = float(recipe.epsilon) if recipe.cost == "delta" else 0.0
     return kinds[recipe.cost], float(recipe.rate), epsilon, float(recipe.noise_std)
 
 
 def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
-    """Bisection, then rounds of exact transport in blocks of near pieces."""
+    """Search by bisection, then by rounds of exact transport in blocks of near pieces."""
     a, b = instance.first, instance.second
     directions = random_directions(SEED, _N_DIRECTIONS, a.points.shape[1])
     n_atoms = max(len(a.masses), len(b.masses))
@@ -498,7 +499,7 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
 
 
 def _single_units(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, Integers]:
-    """Masses of one unit an atom, as many for both; none where that leaves much of the mass."""
+    """Return masses of one unit an atom, as many for both; none where much of the mass remains."""
     side = max(a, b, key=lambda side: len(side.masses))
     unit = int(np.median(side.masses))
     n_units = min(int(np.count_nonzero(masses >= unit)) for masses in (a.masses, b.masses))
@@ -512,7 +513,7 @@ def _single_units(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[In
 
 
 def _bulk(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, Integers]:
-    """Masses of both in equal units, as much as a few units an atom allow, of equal total."""
+    """Return masses of both in equal units, of equal total, with a few units an atom at most."""
     n_atoms = max(len(a.masses), len(b.masses))
     unit, most = 0, 0
     for side in (a, b):
@@ -531,7 +532,7 @@ def _bulk(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, 
 
 
 def _thinned(values: Floats, units: Integers, n_units: int) -> Integers:
-    """Units of atoms, so many in total; those left out are spread evenly over the values."""
+    """Keep this many units of atoms in total; those left out are spread evenly over the values."""
     counts = units.copy()
     n_extra = int(units.sum()) - n_units
     if n_extra:
@@ -543,12 +544,12 @@ def _thinned(values: Floats, units: Integers, n_units: int) -> Integers:
 
 
 def _together(parts: Sequence[Pieces]) -> Pieces:
-    """Couplings of parts of the mass as one."""
+    """Concatenate couplings of parts of the mass."""
     return Pieces(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _joined(first: Integers, second: Integers, masses: Integers) -> Pieces:
-    """Pieces between the same two atoms as one."""
+    """Merge pieces that join the same atoms."""
     keys, where = np.unique(np.stack([first, second]), axis=1, return_inverse=True)
     sums = np.zeros(keys.shape[1], dtype=np.int64)
     np.add.at(sums, where.reshape(-1), masses)
@@ -556,7 +557,7 @@ def _joined(first: Integers, second: Integers, masses: Integers) -> Pieces:
 
 
 def range_tables(diameter: float, n_instances: int) -> MatchingTables:
-    """Distances between distributions of which only a public range is known: its diameter, always.
+    """Bound the distances of distributions by the diameter of their public range.
 
     Guarantee: every coupling of two distributions inside the range stays within the diameter. A
     matching of samples would bound the distance of the samples only.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claim may ask of the difference between two worlds; every kind of difference answers.
+"""The questions that a claim may ask of the difference between two worlds.
 
 A new kind implements the protocol, passes its contract in the tests, and adds a line to
 `sensitivity.sensitivity.DIFFERENCES`.
@@ -17,7 +17,7 @@ from pufferslice.sensitivity.whitening import Covariance, Shape
 
 
 class Difference(Protocol):
-    """What the whole output differs by between two worlds, for every instance.
+    """The difference of the whole output between two worlds, for every instance.
 
     An instance is a prior and a protected pair. Every answer is an upper bound for the ideal
     mechanism, in both orders of the pair, of shape (n_instances,). What a kind cannot answer it
@@ -27,7 +27,7 @@ class Difference(Protocol):
     name: ClassVar[str]
     """Name of the kind in a file."""
     prior_kinds: ClassVar[tuple[str, ...]]
-    """Kinds of priors that it belongs to."""
+    """Kinds of priors that the kind of difference belongs to."""
     is_on_grid: ClassVar[bool]
     """Whether the bounds are about values on the grid of the release."""
 
@@ -41,7 +41,7 @@ class Difference(Protocol):
 
     @property
     def scale(self) -> float:
-        """Size of the differences, to start a search for noise from."""
+        """Size of the differences, at which a search for noise starts."""
 
     @property
     def is_point(self) -> bool:
@@ -55,47 +55,47 @@ class Difference(Protocol):
         """Raise unless the numbers fit together; for differences read from a file."""
 
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
-        """What cannot be true of any scenario with this description, in sentences."""
+        """List what cannot be true of any scenario with this description, in sentences."""
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything, as arrays for a file."""
+        """Return everything as arrays for a file."""
 
     def mean_squares(self, noise: Covariance) -> Floats:
-        """Mean squared distance of coupled outputs, in standard deviations of the noise."""
+        """Bound the mean squared distance of coupled outputs, in deviations of the noise."""
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
-        """Rényi divergence of the whole output; infinite where nothing bounds it."""
+        """Bound the Rényi divergence of the whole output; infinite where nothing bounds it."""
 
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
-        """Delta of the whole output, as a function of epsilon."""
+        """Bound the delta of the whole output, as a function of epsilon."""
 
     def variations(self, noise: Covariance) -> Floats:
-        """Total variation of the whole output."""
+        """Bound the total variation of the whole output."""
 
     def epsilon_at(self, delta: float, noise: Covariance) -> float | None:
-        """Least epsilon at `delta` by the distances themselves; None if the kind has none."""
+        """Find the least epsilon at `delta` by the distances themselves; None if there are none."""
 
     def sphere_divergences(self, notion: str, order: float, noise: Covariance) -> Floats:
-        """Divergence along the whole sphere of directions, aggregated by the notion."""
+        """Bound the divergence along the whole sphere of directions, aggregated by the notion."""
 
     def reach(self) -> Floats | None:
-        """Largest distance of coupled outputs; None if there is no coupling."""
+        """Return the largest distance of coupled outputs; None if there is no coupling."""
 
     def coarsened(self, n_entries: int) -> Self:
-        """A bound of the same kind with about so many numbers, quicker to compute with."""
+        """Return a bound of the same kind with about so many numbers, quicker to compute with."""
 
     def farther(self, distance: float) -> Self | None:
-        """The same with all coupled outputs farther apart; None if there is no coupling."""
+        """Move all coupled outputs farther apart; None if there is no coupling."""
 
     def unwhitened(self, shape: Shape) -> Self | None:
-        """The same before whitening by a shape; None if that cannot be undone."""
+        """Undo whitening by a shape; None if that is impossible."""
 
     def source(self, found: str | None) -> str:
-        """How the bound was found, in words; `found` says how couplings were looked for."""
+        """Say how the bound was found; `found` says how couplings were looked for."""
 
 
 class NotOnSpheres:
-    """The answer of differences that have no closed form along the sphere."""
+    """A difference that has no closed form along the sphere."""
 
     def sphere_divergences(self, notion: str, order: float, noise: Covariance) -> NoReturn:
         """Refuse: there is no closed form."""

@@ -29,7 +29,7 @@ from pufferslice.sensitivity.tables import (
 )
 
 DIRECTIONS_PER_BLOCK: Final = 4
-"""Directions worked on together: few enough that their sorted rows stay in the cache."""
+"""Number of directions worked on together: few enough that their sorted rows stay in the cache."""
 
 
 def gap_tables(
@@ -40,7 +40,7 @@ def gap_tables(
     *,
     weights: Floats | None = None,
 ) -> GapTables:
-    """The distribution of |F^-1(t) - G^-1(t)| for every pair along every direction.
+    """Tabulate |F^-1(t) - G^-1(t)| for every pair along every direction.
 
     Guarantee: along each slice, the tabulated gap is, for every t, at least the true gap: values
     are rounded up, and the float error of the projection is added. The worst gap is not rounded.
@@ -91,7 +91,7 @@ def gap_tables(
 
 
 def projection_errors(directions: Floats, largest: float) -> Floats:
-    """Bound on the float error of a projection along each direction; none along an axis.
+    """Bound the float error of a projection along each direction; none along an axis.
 
     Needs: points of norm at most `largest`. It includes one more rounding, of a sum or a
     difference.
@@ -102,15 +102,15 @@ def projection_errors(directions: Floats, largest: float) -> Floats:
 
 
 class _Instances(NamedTuple):
-    """What is the same along every direction: distributions by column, and facts about pairs."""
+    """Facts that hold along every direction: distributions by column, and facts about pairs."""
 
     columns: list[Floats]
     scales: list[tuple[int, int]]
-    """What the counts of both distributions are multiplied by to have a common denominator."""
+    """Factors that give the counts of both distributions a common denominator."""
     totals: list[int]
     equal: list[bool]
     largest_norm: float
-    """At least the norm of every atom."""
+    """Upper bound on the norm of every atom."""
 
     @classmethod
     def of(
@@ -135,12 +135,12 @@ class _Instances(NamedTuple):
         )
 
     def zero_row(self, index: int) -> Row:
-        """The row of an instance whose distributions are equal."""
+        """Return the row of an instance whose distributions are equal."""
         return np.zeros(1), np.array([self.totals[index]], dtype=np.int64)
 
 
 class _Buffers(threading.local):
-    """One set per thread; fresh memory for every block would cost more than the sorting."""
+    """Buffers of one thread; fresh memory for every block would cost more than the sorting."""
 
     def __init__(self, sizes: Sequence[int], most: int) -> None:
         self.values = [np.empty((DIRECTIONS_PER_BLOCK, n)) for n in sizes]
@@ -150,7 +150,7 @@ class _Buffers(threading.local):
 
 
 class _Side(NamedTuple):
-    """One distribution along a block of directions: sorted values, and counts in the same order."""
+    """Sorted values of a distribution along a block of directions, and counts in that order."""
 
     values: Floats
     counts: Integers
@@ -164,7 +164,7 @@ def _sorted_side(
     out: Floats,
     spare: Floats,
 ) -> _Side:
-    """Sorted projections of a distribution; `out` receives the values, `spare` is a buffer."""
+    """Sort projections of a distribution; `out` receives the values, `spare` is a buffer."""
     values = out[: len(directions)]
     project(directions, columns, values)
     if distribution.is_uniform:

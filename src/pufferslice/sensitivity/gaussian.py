@@ -43,15 +43,15 @@ _DELTA_ERROR: Final = 2.0**-49
 _UP: Final = 1 + 2.0**-50
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
 _MIXED_UP: Final = 1 + 2.0**-40
-"""More than the rounding of a mean over the pieces of a mixture."""
+"""Bound on the rounding of a mean over the pieces of a mixture."""
 SCALING: Final = 4 * UNIT_ROUNDOFF
-"""Most that dividing a covariance by two scales can change it, relative to its size."""
+"""Bound on what dividing a covariance by two scales can change, relative to its size."""
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class GaussianPairs:
-    """Mean and covariance under both secrets of every piece, in scaled coordinates.
+    """Means and covariances under both secrets of every piece, in scaled coordinates.
 
     An instance with Gaussian distributions is one piece, one with mixtures several.
 
@@ -67,18 +67,19 @@ class GaussianPairs:
     is_point: ClassVar[bool] = False
 
     means: Floats
-    """Shape (n_pieces, 2, dim)."""
+    """Means, shape (n_pieces, 2, dim)."""
     covs: Floats
-    """Shape (n_pieces, 2, dim, dim); each number within `SCALING` of the exact one, relative to
-    its own size, and equal for two distributions only where the declared numbers are."""
+    """Covariances, shape (n_pieces, 2, dim, dim); each number within `SCALING` of the exact one,
+    relative to its own size, and equal for two distributions only where the declared numbers are.
+    """
     owners: Integers = attrs.field(
         default=attrs.Factory(lambda self: np.arange(len(self.means)), takes_self=True)
     )
-    """The instance of each piece, in order, shape (n_pieces,)."""
+    """Instance of each piece, in order, shape (n_pieces,)."""
     counts: Integers = attrs.field(
         default=attrs.Factory(lambda self: np.ones(len(self.means), np.int64), takes_self=True)
     )
-    """The mass of each piece, as a part of the sum over its instance, shape (n_pieces,)."""
+    """Mass of each piece, as a part of the sum over its instance, shape (n_pieces,)."""
 
     @classmethod
     def of(
@@ -87,7 +88,7 @@ class GaussianPairs:
         scales: Floats,
         shape: Shape | None = None,
     ) -> Self:
-        """Pairs of Gaussians, or mixtures of them, in the user's units.
+        """Pair Gaussians, or mixtures of them, given in the user's units.
 
         The `scales` are the units of the noise. With a `shape` in the coordinates that it whitens:
         exact images, each number rounded once.
@@ -161,21 +162,21 @@ class GaussianPairs:
         return float(max(means.max(), math.sqrt(spreads.max())))
 
     def fits(self, directions: Floats) -> bool:
-        """Whether the directions have as many coordinates as the Gaussians."""
+        """Return whether the directions have as many coordinates as the Gaussians."""
         return bool(directions.shape[1] == self.dim)
 
     def scale_along(self, weights: Floats) -> float:
-        """Size of the differences: every slice may show it."""
+        """Return the size of the differences: every slice may show it."""
         del weights
         return self.scale
 
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
-        """None: the description says nothing about means and covariances."""
+        """Yield nothing: the description says nothing about means and covariances."""
         del scenario
         return iter(())
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Means and covariances, and of mixtures the pieces, for a file."""
+        """Return means and covariances, and for mixtures the pieces, for a file."""
         arrays = {"means": self.means, "covs": self.covs}
         return arrays | (
             {"owners": self.owners, "counts": self.counts} if self.has_mixtures else {}
@@ -190,7 +191,7 @@ class GaussianPairs:
         )
 
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
-        """Delta as a function of epsilon: exact for equal spreads.
+        """Compute delta as a function of epsilon: exact for equal spreads.
 
         For other spreads their part is added, or the best of many orders is taken.
         """
@@ -209,7 +210,7 @@ class GaussianPairs:
         return deltas
 
     def variations(self, noise: Covariance) -> Floats:
-        """What means and spreads add to the total variation, or the best bound of several orders.
+        """Bound total variation by means and spreads, or by the best of several orders.
 
         Exact for equal spreads; for others the part of the spreads is added.
         """
@@ -221,11 +222,11 @@ class GaussianPairs:
         return np.asarray(np.minimum(split, bounds))
 
     def epsilon_at(self, delta: float, noise: Covariance) -> None:
-        """None: there are no distances to read it off."""
+        """Return None: there are no distances from which to read an epsilon."""
         del delta, noise
 
     def sphere_divergences(self, notion: str, order: float, noise: Covariance) -> Floats:
-        """Divergence along the whole sphere, for pieces with one covariance on both sides."""
+        """Bound the divergence along the whole sphere, for pieces with equal covariances."""
         if not self.have_one_spread:
             raise ArgumentError(
                 "the whole sphere has a closed form for Gaussians only where both distributions of "
@@ -241,19 +242,19 @@ class GaussianPairs:
         return self.mixed(np.stack([pieces, pieces]), order)
 
     def reach(self) -> None:
-        """None: Gaussians reach everywhere."""
+        """Return None: Gaussians reach everywhere."""
 
     def coarsened(self, n_entries: int) -> Self:
-        """The pairs themselves."""
+        """Return the pairs themselves."""
         del n_entries
         return self
 
     def farther(self, distance: float) -> None:
-        """None: nothing is coupled."""
+        """Return None: nothing is coupled."""
         del distance
 
     def unwhitened(self, shape: Shape) -> Self:
-        """The pairs in scaled coordinates."""
+        """Return the pairs in scaled coordinates."""
         coloring = shape.coloring
         covs = coloring @ self.covs @ coloring.T
         return attrs.evolve(
@@ -261,7 +262,7 @@ class GaussianPairs:
         )
 
     def source(self, found: str | None) -> str:
-        """The divergences of the Gaussians."""
+        """Name the divergences of the Gaussians."""
         del found
         if self.has_mixtures:
             return "the exact divergences of Gaussian components, coupled"
@@ -276,11 +277,11 @@ class GaussianPairs:
         )
 
     def epsilon_along(self, notion: str, weights: Floats, delta: float, noise: Covariance) -> None:
-        """None: there are no gaps to read it off."""
+        """Return None: there are no gaps from which to read an epsilon."""
         del notion, weights, delta, noise
 
     def largest_gaps(self) -> None:
-        """None: Gaussians of different spread have no largest gap."""
+        """Return None: Gaussians of different spread have no largest gap."""
 
     def worst_gaps(self) -> NoReturn:
         """Refuse: W-infinity is infinite between Gaussians of different spread."""
@@ -302,7 +303,7 @@ class GaussianPairs:
 
     @property
     def _starts(self) -> Integers:
-        """The first piece of each instance."""
+        """Return the first piece of each instance."""
         return np.searchsorted(self.owners, np.arange(self.n_instances))
 
     @property
@@ -311,14 +312,14 @@ class GaussianPairs:
         return np.asarray(self.counts / totals[self.owners])
 
     def averaged(self, values: Floats) -> Floats:
-        """Means over the pieces of each instance, shape (n_instances, ...), rounded up."""
+        """Average over the pieces of each instance, shape (n_instances, ...), rounded up."""
         if not self.has_mixtures:
             return values
         masses = self._masses.reshape(-1, *[1] * (values.ndim - 1))
         return np.add.reduceat(masses * values, self._starts) * _MIXED_UP
 
     def mixed(self, costs: Floats, order: float) -> Floats:
-        r"""Divergences of instances from those of their pieces, the larger of both orders.
+        r"""Combine the divergences of pieces into those of instances, the larger of both orders.
 
         $$\frac{1}{\alpha-1} \ln \sum_i m_i e^{(\alpha-1) D_i}$$
 
@@ -338,7 +339,7 @@ class GaussianPairs:
         return np.asarray(mixed.max(axis=0))
 
     def squared_ratios(self, order: float, noise_std: float) -> Floats:
-        r"""Squared distance of the means over the least variance, with noise, in any direction.
+        r"""Bound the squared distance of the means over the least noisy variance in any direction.
 
         Upper bounds, shape (n_pieces,), for pieces with one covariance S on both sides:
         $|\Delta|^2 / (\lambda_{\min}(S) + \sigma^2)$. The divergence along u is $\alpha/2$ times
@@ -355,11 +356,11 @@ class GaussianPairs:
 
     @property
     def have_one_spread(self) -> bool:
-        """Whether both sides of every piece have the same covariance."""
+        """Return whether both sides of every piece have the same covariance."""
         return bool(np.array_equal(self.covs[:, 0], self.covs[:, 1]))
 
     def visible(self, directions: Floats, errors: Floats, share: float) -> tuple[Floats, Floats]:
-        """What a slice must show of each pair, squared, and what each of these directions shows."""
+        """Return what a slice must show of each pair, squared, and what each direction shows."""
         del errors  # differences are projected, not values
         shifts = self.means[:, 0] - self.means[:, 1]
         spreads = self.covs[:, 0] - self.covs[:, 1]
@@ -390,7 +391,7 @@ class GaussianPairs:
             GaussianDistribution(mean=mean, cov=cov)
 
     def _have_one_mass(self) -> bool:
-        """Whether each instance is one piece, or pieces that sum to the common denominator."""
+        """Return whether each instance is one piece, or pieces with the right common sum."""
         sizes, sums = np.bincount(self.owners), np.zeros(int(self.owners[-1]) + 1, dtype=np.int64)
         np.add.at(sums, self.owners, self.counts)
         return bool(np.all((sums == WEIGHT_QUANTA) | ((sizes == 1) & (sums == 1))))
@@ -398,7 +399,7 @@ class GaussianPairs:
     def slice_costs(
         self, directions: Floats, order: float, noise: Covariance, envelope: str
     ) -> Floats:
-        """The larger of both orders of the pair, shape (n_instances, n_slices)."""
+        """Compute the larger of both orders of the pair, shape (n_instances, n_slices)."""
         del envelope  # the divergence is exact
         variance = noise.std**2
         sizes = _along(np.abs(directions), np.abs(self.covs)).max(axis=1)
@@ -416,16 +417,16 @@ class GaussianPairs:
         return self.mixed(both, order)
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
-        """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
+        """Compute the larger divergence of both orders in all dimensions, shape (n_instances,)."""
         both = np.zeros((2, len(self.means)))
         for i in np.flatnonzero(~self._equal_pieces):
             both[:, i] = self._full_cost(int(i), order, noise.std)
         return self.mixed(both, order)
 
     def _full_cost(self, piece: int, order: float, noise_std: float) -> tuple[float, float]:
-        """Of both orders.
+        """Compute the divergence of a piece in both orders.
 
-        In units that make every variance about 1, so that no rounding hides a small one.
+        Its units make every variance about 1, so that no rounding hides a small one.
         """
         means, covs, variance = self.means[piece], self.covs[piece], noise_std**2
         totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + variance
@@ -445,7 +446,7 @@ class GaussianPairs:
         )
 
     def parts(self, noise_std: float) -> tuple[Floats, Floats]:
-        r"""Bounds on what means and spreads contribute, after noise, to telling a pair apart.
+        r"""Bound what means and spreads contribute, after noise, to telling a pair apart.
 
         First, shape (n_pieces, 2): distance of the means in standard deviations of the one and
         of the other Gaussian. Second, shape (n_pieces,): total variation between two centred
@@ -492,7 +493,7 @@ class GaussianPairs:
         return shifts, variations
 
     def _shifts(self, directions: Floats) -> Floats:
-        """At least the distance of the means along each direction: (n_instances, n_slices).
+        """Bound the distance of the means along each direction: (n_instances, n_slices).
 
         The difference is projected, because the rounding of means far from 0 would hide it; the
         rounding error of its projection is added.
@@ -502,7 +503,7 @@ class GaussianPairs:
         return np.asarray(np.abs(apart @ directions.T) + error)
 
     def _wider(self, directions: Floats) -> Floats:
-        """How much wider the first one is along each direction, moved away from 0 by its error.
+        """Bound how much wider the first one is along each direction, away from 0 by its error.
 
         The difference is projected, as in `_shifts`.
         """
@@ -520,7 +521,7 @@ class GaussianPairs:
 def coupled_components(
     first: GaussianMixture, second: GaussianMixture, scales: Floats
 ) -> list[tuple[GaussianDistribution, GaussianDistribution, int]]:
-    """Components of two mixtures, coupled at the least squared distance; each with its count.
+    """Couple components of two mixtures at the least squared distance; each comes with its count.
 
     The distance is that of Wasserstein in scaled coordinates; any other coupling would be as sound.
     """
@@ -559,7 +560,7 @@ def _mixture(distribution: Distribution) -> GaussianMixture:
 
 
 def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -> Floats:
-    """A C A^T for the scaled covariance C and whitening matrix A, exact but for one rounding."""
+    """Compute A C A^T for the scaled covariance C and whitening matrix A, rounded only once."""
     scaled = [
         [Fraction(x) / (a * b) for x, b in zip(row, units, strict=True)]
         for row, a in zip(cov.tolist(), units, strict=True)
@@ -575,12 +576,12 @@ def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -
 
 
 def _along(directions: Floats, covs: Floats) -> Floats:
-    """Variance along each direction, shape (..., n_slices)."""
+    """Compute the variance along each direction, shape (..., n_slices)."""
     return np.asarray(((directions @ covs) * directions).sum(axis=-1))
 
 
 def _spread_errors(dim: int, order: float, sizes: npt.ArrayLike) -> Floats:
-    """Bound on the rounding error of spreads of these sizes; the noise is lowered by it.
+    """Bound the rounding error of spreads of these sizes; the noise is lowered by it.
 
     Less noise costs more. Without it, rounded spreads could lower a cost that is nearly infinite.
     Where no more than this is left of a spread, the cost is unknown and counts as infinite.
@@ -589,7 +590,7 @@ def _spread_errors(dim: int, order: float, sizes: npt.ArrayLike) -> Floats:
 
 
 def _nearest(number: Fraction) -> float:
-    """The nearest float, but not 0 for a number that is not 0."""
+    """Return the nearest float, but not 0 for a number that is not 0."""
     try:
         rounded = float(number)
     except OverflowError:

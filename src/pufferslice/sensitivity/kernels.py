@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inner loops of gap tables: projection, radix sort, merging by rank, rounding up."""
+"""Inner loops of gap tables: projection, radix sort, merging by rank, rounding up."""
 
 import math
 from typing import Final
@@ -13,25 +13,25 @@ from pufferslice._core.kernels import kernel
 Words = npt.NDArray[np.uint64]
 
 MANTISSA_BITS: Final = 52
-"""Of a float."""
+"""Number of mantissa bits of a float."""
 
 HEADROOM: Final = 8
-"""Octaves above the worst gap that a histogram may leave empty."""
+"""Number of octaves above the worst gap that a histogram may leave empty."""
 
 _ROWS_IN_CACHE: Final = 64
-"""Rows projected together: ten columns of them and their results fit the first cache."""
+"""Number of rows projected together: ten columns of them and their results fit the first cache."""
 _RANKS_AT_ONCE: Final = 128
 _FEW_BINS: Final = 4
 _ULP: Final = 2.0**-52
 _ROUNDS: Final = 3
 _FOREMOST: Final = 8.0
-"""How much more the second power counts in thinned rows: they lose most where noise is large."""
+"""Extra weight of the second power in thinned rows: they lose most where noise is large."""
 
 SHORT: Final = 2_000
-"""Below this length numpy is as fast."""
+"""Length below which numpy is as fast."""
 
 MOVES_PER_VALUE: Final = 8
-"""Insertion may move this many times as many values as there are."""
+"""Number of moves per value that insertion may take."""
 
 _SIGN: Final = np.uint64(2**63)
 _ALL: Final = np.uint64(2**64 - 1)
@@ -44,7 +44,7 @@ _LAST: Final = np.uint64(_BUCKETS - 1)
 
 @kernel
 def project(directions: Floats, columns: Floats, out: Floats) -> None:
-    """Inner products with contiguous columns, in a fixed order: equal rows get equal values.
+    """Compute inner products with contiguous columns in a fixed order: equal rows, equal values.
 
     Not BLAS: its own threads would compete with ours, and its rounding depends on the position.
     """
@@ -69,7 +69,7 @@ def project(directions: Floats, columns: Floats, out: Floats) -> None:
 
 @kernel
 def gap_above(a: float, b: float, extra: float) -> float:
-    """|a - b| + extra, never below it in exact arithmetic; `extra` > 0 includes the rounding."""
+    """Bound |a - b| + extra from above in exact arithmetic; `extra` > 0 includes the rounding."""
     gap = a - b
     if extra > 0:
         return abs(gap) + extra
@@ -115,7 +115,7 @@ def merge(
 def tabulate(
     gaps: Floats, masses: Integers, drop: int, histogram: Integers
 ) -> tuple[Floats, Integers]:
-    """Histogram over gaps rounded up in their last `drop` bits; descending, worst gap exact.
+    """Count gaps rounded up in their last `drop` bits; descending, worst gap exact.
 
     For positive floats the order of the bit patterns is the order of the values, so adding and
     shifting rounds up to a geometric-like grid without a logarithm. Gap 0 has a bin of its own.
@@ -135,7 +135,7 @@ def tabulate(
 def tabulate_difference(
     a: Floats, b: Floats, extra: float, drop: int, histogram: Integers
 ) -> tuple[Floats, Integers]:
-    """`tabulate` of |a - b| + extra for sorted a and b of one length, in one pass over them."""
+    """Apply `tabulate` to |a - b| + extra for sorted a and b of one length, in one pass."""
     counts = np.empty((2, len(histogram)), dtype=np.int32)
     buffer = np.empty(1)
     # `gap_above` may round a gap up past the bare difference: a key beyond the bins would be lost.
@@ -202,7 +202,7 @@ def _count_difference(
 
 @kernel
 def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers]:
-    """At most `most` (2 or more) entries of a descending row, other gaps rounded up to these.
+    """Keep at most `most` (2 or more) entries of a descending row; round other gaps up to these.
 
     The worst gap stays as it is, and gap 0 apart. With m the mass of a gap and p a sum of powers of
     it, each over its mean, cuts are made at even steps of the integral of sqrt(m dp), where the
@@ -246,7 +246,7 @@ def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers
 
 @kernel
 def _powers(x: float) -> tuple[float, float, float]:
-    """The second, eighth and 32nd power."""
+    """Return the second, eighth and 32nd power."""
     x_2 = x * x
     x_8 = x_2 * x_2 * x_2 * x_2
     return x_2, x_8, x_8 * x_8 * x_8 * x_8
@@ -254,7 +254,7 @@ def _powers(x: float) -> tuple[float, float, float]:
 
 @kernel
 def _ends(keys: Integers) -> tuple[int, int]:
-    """The least and the largest key."""
+    """Return the least and the largest key."""
     least = most = keys[0]
     for i in range(len(keys)):
         if keys[i] > most:  # noqa: PLR1730 - max() would keep the loop from being vectorised
@@ -266,7 +266,7 @@ def _ends(keys: Integers) -> tuple[int, int]:
 
 @kernel
 def _count_from(keys: Integers, edge: int) -> int:
-    """How many keys are at least `edge`."""
+    """Count the keys that are at least `edge`."""
     n = 0
     for i in range(len(keys)):
         n += 1 if keys[i] >= edge else 0
@@ -275,13 +275,13 @@ def _count_from(keys: Integers, edge: int) -> int:
 
 @kernel
 def _lowest(top: int, drop: int, n_bins: int) -> int:
-    """The key below the first bin, if the last one is to hold `top`."""
+    """Return the key below the first bin, if the last one is to hold `top`."""
     return ((top + (1 << drop) - 1) >> drop) - (n_bins - 1)
 
 
 @kernel
 def _entries(top: int, drop: int, lowest: int, histogram: Integers) -> tuple[Floats, Integers]:
-    """The filled bins from the largest gap down: upper edges, capped at the worst gap."""
+    """Return the filled bins from the largest gap down: upper edges, capped at the worst gap."""
     n = np.count_nonzero(histogram)
     edges, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     entry = 0
@@ -311,7 +311,7 @@ def sort_rows(values: Floats, spare: Floats) -> None:
 
 
 def stable_order(values: Floats) -> Integers:
-    """The positions of a row's values in ascending order, equal ones as they come; no NaN."""
+    """Return the positions of a row's values in ascending, stable order; none may be NaN."""
     n = len(values)
     if n >= SHORT:
         words, order = np.empty((2, n), dtype=np.uint64), np.empty((2, n), dtype=np.int64)
@@ -324,7 +324,7 @@ def stable_order(values: Floats) -> Integers:
 
 @kernel
 def _as_number(bits: np.uint64) -> np.uint64:
-    """Grows with the float: all bits of negative ones are flipped, of others only the sign."""
+    """Map a float to an integer that grows with it: flip all bits if negative, else the sign."""
     return bits ^ (_SIGN if bits < _SIGN else _ALL)
 
 
@@ -335,7 +335,7 @@ def _as_float(number: np.uint64) -> np.uint64:
 
 @kernel
 def _range(row: Words) -> tuple[np.uint64, np.uint64]:
-    """The smallest number, and how many bits to drop so that the leading ones are left."""
+    """Return the smallest number, and how many bits to drop so that the leading ones are left."""
     least, largest = _ALL, np.uint64(0)
     for i in range(len(row)):
         number = _as_number(row[i])
@@ -348,7 +348,7 @@ def _range(row: Words) -> tuple[np.uint64, np.uint64]:
 
 @kernel
 def _count(row: Words, least: np.uint64, shift: np.uint64, counts: Words) -> None:
-    """Where the numbers with each digit of 11 bits begin, for each of the three passes."""
+    """Find where the numbers with each digit of 11 bits begin, for each of the three passes."""
     counts[:] = 0
     for i in range(len(row)):
         word = (_as_number(row[i]) - least) >> shift
@@ -363,7 +363,7 @@ def _count(row: Words, least: np.uint64, shift: np.uint64, counts: Words) -> Non
 
 @kernel
 def _place(word: np.uint64, starts: Words) -> np.uint64:
-    """The next free place for a last digit."""
+    """Return the next free place for a last digit."""
     place: np.uint64 = starts[word & _LAST]
     starts[word & _LAST] = place + _ONE
     return place
@@ -397,7 +397,7 @@ def _insert(words: Words, order: Integers) -> bool:
 
 @kernel
 def _sort(row: Words, spare: Words, counts: Words) -> bool:
-    """Whether the row is in order now; if not, it holds the same values in another order."""
+    """Sort a row, and return whether it is in order; if not, it holds the same values reordered."""
     least, shift = _range(row)
     _count(row, least, shift, counts)
     for i in range(len(row)):
@@ -415,7 +415,7 @@ def _sort(row: Words, spare: Words, counts: Words) -> bool:
 
 @kernel
 def _order(row: Words, words: Words, order: Integers) -> bool:
-    """As `_sort`, but moves positions along and leaves the row as it is."""
+    """Order positions as `_sort` orders values, and leave the row as it is."""
     counts = np.empty((3, _BUCKETS), dtype=np.uint64)
     least, shift = _range(row)
     _count(row, least, shift, counts)

@@ -39,7 +39,7 @@ class _Directions:
         return int(self.directions.shape[1])
 
     def _bytes(self) -> tuple[bytes, bytes]:
-        """Shape and directions, for a digest."""
+        """Return shape and directions, for a digest."""
         shape = np.array(self.directions.shape, dtype=">i8")
         return shape.tobytes(), self.directions.astype(">f8").tobytes()
 
@@ -68,14 +68,14 @@ class FiniteProfile(_Directions):
 
     @classmethod
     def of(cls, directions: Any) -> "FiniteProfile":  # whatever numpy reads
-        """The given directions, equally weighted."""
+        """Weight the given directions equally."""
         rows = locked(directions)
         check_unit_rows(directions=rows)
         return cls(directions=rows, weights=np.full(len(rows), 1 / len(rows)))
 
     @classmethod
     def uniform(cls, *, dim: int, n_directions: int, seed: int) -> "FiniteProfile":
-        """Independent uniform directions on the sphere, from a public seed.
+        """Draw independent uniform directions on the sphere, from a public seed.
 
         On the line there is only one slice, the line itself.
         """
@@ -87,14 +87,14 @@ class FiniteProfile(_Directions):
 
     @classmethod
     def axes(cls, *, dim: int) -> "FiniteProfile":
-        """The coordinate axes."""
+        """Use the coordinate axes as directions."""
         check_count(1, dim=dim)
         check_fits(1, **{"dim * dim": dim * dim})
         return cls.of(np.eye(dim))
 
     @classmethod
     def orthogonal(cls, *, dim: int, n_sets: int, seed: int) -> "FiniteProfile":
-        """`n_sets` random orthonormal bases, from a public seed."""
+        """Draw `n_sets` random orthonormal bases, from a public seed."""
         check_count(1, dim=dim, n_sets=n_sets)
         check_count(0, seed=seed)
         if dim == 1:
@@ -111,7 +111,7 @@ class FiniteProfile(_Directions):
     def blocks(
         cls, *, dim: int, blocks: Sequence[Sequence[int]], n_directions: int, seed: int
     ) -> "FiniteProfile":
-        """`n_directions` uniform directions inside each block of coordinates, equally weighted."""
+        """Draw `n_directions` uniform directions in each block of coordinates; weigh all alike."""
         check_count(1, dim=dim, n_directions=n_directions)
         check_count(0, seed=seed)
         rng = np.random.default_rng(seed)
@@ -137,12 +137,12 @@ class FiniteProfile(_Directions):
 
     @property
     def effective_slices(self) -> float:
-        """How many equally weighted slices would be as concentrated: 1 / sum(weights^2)."""
+        """Number of equally weighted slices that would be as concentrated: 1 / sum(weights^2)."""
         shares = self.weights / self.weights.sum()
         return float(1 / (shares @ shares))
 
     def digest(self) -> str:
-        """SHA-256 over the stored directions and weights, however they were drawn."""
+        """Compute SHA-256 over the stored directions and weights, however they were drawn."""
         return digest(*self._bytes(), self.weights.astype(">f8").tobytes())
 
 
@@ -166,7 +166,7 @@ class SampledSphere(_Directions):
 
     @classmethod
     def draw(cls, *, dim: int, n_directions: int, seed: int) -> "SampledSphere":
-        """Independent uniform directions, from a public seed chosen without looking at results."""
+        """Draw independent uniform directions; choose the seed without looking at results."""
         check_count(2, dim=dim)
         check_count(1, n_directions=n_directions)
         check_count(0, seed=seed)
@@ -174,16 +174,16 @@ class SampledSphere(_Directions):
 
     @property
     def weights(self) -> Floats:
-        """Equal weights."""
+        """Equal weights of the directions."""
         return np.full(self.n_directions, 1 / self.n_directions)
 
     @property
     def effective_slices(self) -> float:
-        """The number of drawn directions, because their weights are equal."""
+        """Number of drawn directions, because their weights are equal."""
         return float(self.n_directions)
 
     def digest(self) -> str:
-        """SHA-256 over the drawn directions; never that of a finite profile."""
+        """Compute SHA-256 over the drawn directions; never that of a finite profile."""
         return digest(b"sphere", *self._bytes())
 
 
@@ -208,16 +208,16 @@ class WholeSphere:
         _check_not_line(self.dim)
 
     def digest(self) -> str:
-        """SHA-256 over the dimension; never that of a profile with directions."""
+        """Compute SHA-256 over the dimension; never that of a profile with directions."""
         return digest(b"whole sphere", np.array([self.dim], dtype=">i8").tobytes())
 
 
 WHOLE_SPHERE: Final = "whole_sphere"
-"""The kind of `WholeSphere` in files and statements."""
+"""Kind of `WholeSphere` in files and statements."""
 Profile = FiniteProfile | SampledSphere
 """Profiles with directions."""
 AnyProfile = Profile | WholeSphere
-"""What a sliced claim can name."""
+"""Profiles that a sliced claim can name."""
 
 
 def check_profile(profile: object, dim: int) -> None:
@@ -235,7 +235,7 @@ def check_profile(profile: object, dim: int) -> None:
 
 
 def _check_not_line(dim: int) -> None:
-    """A sphere has at least two dimensions."""
+    """Check that the sphere has at least two dimensions."""
     if dim == 1:
         raise ArgumentError(
             "on the line there is only one slice, the line itself; use FiniteProfile.axes"
@@ -243,7 +243,7 @@ def _check_not_line(dim: int) -> None:
 
 
 def project(directions: Floats, outputs: Floats) -> Floats:
-    """Inner products, one contiguous row per direction: shape (n_directions, n_samples)."""
+    """Compute inner products, one contiguous row per direction: shape (n_directions, n_samples)."""
     return np.ascontiguousarray(directions @ outputs.T)
 
 

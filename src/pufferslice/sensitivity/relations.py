@@ -11,15 +11,15 @@ from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import GapTables
 
 _ROOM: Final = 1 - 2.0**-20
-"""Room for rounding between two ways to compute one length."""
+"""Relative tolerance between two ways to compute one length."""
 _COARSE: Final = 0.5
-"""Tables are rounded up, each to its own digits; rounding never gives less than this share."""
+"""Least share of a gap that rounding can leave: tables are rounded up, each to its own digits."""
 
 
 def broken_relations(
     full: Full, slices: Slices | None, scenario: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What cannot be true of any scenario, in sentences; nothing for evidence that was issued."""
+    """List what cannot be true of any scenario, in sentences; nothing for genuine evidence."""
     kinds = {prior["kind"] for prior in scenario["priors"]}
     for part in (full.differences, None if slices is None else slices.differences):
         if part is not None and not kinds <= set(part.prior_kinds):
@@ -42,7 +42,7 @@ def broken_relations(
 
 
 def _of_range(full: Full, reach: float, scenario: Mapping[str, Any]) -> Iterator[str]:
-    """A bound from a range is at least the diameter of the range that is stated."""
+    """Check that a bound from a range is at least the diameter of the stated range."""
     stated = range_of(scenario["query"]["range"])
     if stated is None:
         yield "a bound from a range is used, but no range is stated"
@@ -55,7 +55,7 @@ def _of_range(full: Full, reach: float, scenario: Mapping[str, Any]) -> Iterator
 
 
 def _in_bands(slices: Slices, plain: GapTables) -> Iterator[str]:
-    """Bands lie around the samples: on covered levels their gaps are at least the samples' own."""
+    """Check that on covered levels the gaps of the bands are at least the samples' own."""
     tables, beyond, missing = slices.differences, slices.beyond, slices.missing[:, None]
     if not isinstance(tables, GapTables):
         return

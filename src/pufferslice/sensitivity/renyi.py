@@ -14,17 +14,18 @@ from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
 
 CLAIM_ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
-"""The grid where the direct formula ends; any order gives a valid epsilon."""
+"""Orders tried where the direct formula ends; any order gives a valid epsilon."""
 
 SLICED_NOTIONS: Final = ("average", "joint")
 
 _ROOT_HALF: Final = math.sqrt(0.5)
 _LARGEST_EXPONENT: Final = 700.0
 _SMALL_MOMENT: Final = 2.0**-6
-"""The log of a moment below this, computed as a difference, would lose digits."""
+"""Log moment below which a difference would lose digits."""
 _DELTA_ERROR: Final = 2.0**-49
 _DECOMPOSITIONS: Final = 16.0
-"""Covers, times the dimension, the scaling of two covariances and a generalised decomposition."""
+"""Factor that, times the dimension, covers the scaling of two covariances and a generalised
+decomposition."""
 _SHIFT_ERROR: Final = 2.0**-50
 """Relative error of a shift and of the triangular solve that turns it."""
 _NEAR_ZERO: Final = 0.25
@@ -57,7 +58,7 @@ def gaussian_divergence(
 
 
 def gaussian_divergence_apart(order: float, shift: Floats, wider: Floats, total: Floats) -> Floats:
-    """As `gaussian_divergence`, from the differences of the means and variances, which may be tiny.
+    """Compute `gaussian_divergence` from differences of means and variances, which may be tiny.
 
     `total` is the variance of the second distribution after noise.
     """
@@ -75,7 +76,7 @@ def gaussian_divergence_nd(
     noise_variance: Floats | float = 0.0,
     rounding: float = 0.0,
 ) -> float:
-    r"""As `gaussian_divergence`, for N(m1, S1) from N(m2, S2) in d dimensions.
+    r"""Compute `gaussian_divergence` for N(m1, S1) from N(m2, S2) in d dimensions.
 
     With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
     definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
@@ -145,7 +146,7 @@ def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
 def log_moments(
     starts: Integers, gaps: Floats, weights: Floats | Integers, rate: float, margin: float
 ) -> Floats:
-    """Per row, ln of the weighted mean of exp(rate * (gap + margin)^2); largest gaps come first.
+    """Compute per row ln of the weighted mean of exp(rate * (gap + margin)^2); gaps descend.
 
     Small moments are summed as exp(x) - 1, so that no digit of them is lost to the 1: those of
     small gaps, and those of large ones with hardly any weight.
@@ -181,7 +182,7 @@ def row_deltas(
     noise_std: float,
     epsilons: Floats,
 ) -> Floats:
-    """Per row, the weighted mean of the delta of N(r, 1) against N(0, 1) at the row's own epsilon.
+    """Compute per row the weighted mean of the delta of N(r, 1) against N(0, 1) at its epsilon.
 
     r = (gap + margin) / noise_std. Rounded up by more than the float error of the difference of
     two probabilities.
@@ -219,19 +220,19 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
 
 
 def improved_term(order: float, delta: float) -> float:
-    """The c of `improved_epsilon_joint`: what converting to `delta` adds; may be negative."""
+    """Term c of `improved_epsilon_joint`: what converting to `delta` adds; may be negative."""
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
 
 def moment_rate(order: float, noise_std: float) -> float:
-    """The c of the transport bound: order * (order - 1) / (2 * noise_std^2)."""
+    """Rate c of the transport bound: order * (order - 1) / (2 * noise_std^2)."""
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
     return order * (order - 1) / 2 / noise_std / noise_std
 
 
 def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: float) -> float:
-    r"""Bound on the divergence along one slice from the gaps between its quantiles.
+    r"""Bound the divergence along one slice from the gaps between its quantiles.
 
     $$R = \frac{1}{\alpha-1}
       \ln \int \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt$$
@@ -251,13 +252,13 @@ def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: fl
 
 
 def aggregate_average(costs: Floats, weights: Floats) -> Floats:
-    """Mean over the slices (last axis). Source: def:ave_srd."""
+    """Average over the slices (last axis). Source: def:ave_srd."""
     _check_slices(costs, weights)
     return np.asarray(np.where(weights > 0, costs, 0.0) @ weights)
 
 
 def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
-    """Log-moment over the slices (last axis), in log space. Source: def:joint_srd.
+    """Compute the log-moment over the slices (last axis), in log space. Source: def:joint_srd.
 
     >>> float(aggregate_joint(2, np.array([1.0, 1.0]), np.array([0.5, 0.5])))
     1.0
@@ -281,7 +282,7 @@ def _check_slices(costs: Floats, weights: Floats) -> None:
 
 
 def aggregate(notion: str, order: float, costs: Floats, weights: Floats) -> Floats:
-    """`aggregate_average` or `aggregate_joint`, by the notion's name."""
+    """Apply `aggregate_average` or `aggregate_joint`, by the notion's name."""
     check_one_of(SLICED_NOTIONS, notion=notion)
     if notion == "average":
         return aggregate_average(costs, weights)

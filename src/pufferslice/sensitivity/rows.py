@@ -28,7 +28,7 @@ from pufferslice.sensitivity.difference import NotOnSpheres
 from pufferslice.sensitivity.whitening import Covariance, Shape
 
 _MOMENT_ERROR: Final = 1e-9
-"""Errors of stored moments, as shares of what one row could do to them: far above rounding."""
+"""Bound on errors of stored moments, as shares of what one row could do: far above rounding."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
 
@@ -49,13 +49,13 @@ class RowDifference(NotOnSpheres):
     spread: Floats = attrs.field(converter=locked, eq=same)
     """Covariance of the change, shape (dim, dim)."""
     spans: Floats = attrs.field(converter=locked, eq=same)
-    """Most that one row can change each coordinate by, shape (dim,); public."""
+    """Largest change of each coordinate by one row, shape (dim,); public."""
     counts: Floats = attrs.field(converter=locked, eq=same)
     """Expected number of rows that differ, and expected square of that number."""
 
     @classmethod
     def of(cls, first: RowDistribution, second: RowDistribution) -> "RowDifference":
-        """What two worlds differ by, their rows coupled independently."""
+        """Compute the difference of two worlds, their rows coupled independently."""
         spread = first.row_cov + second.row_cov
         differing = first.differing
         return cls(
@@ -67,7 +67,7 @@ class RowDifference(NotOnSpheres):
 
     @property
     def n_instances(self) -> int:
-        """One prior and one pair: any two values within the range."""
+        """Number of instances: one prior and one pair, any two values within the range."""
         return 1
 
     @property
@@ -77,12 +77,12 @@ class RowDifference(NotOnSpheres):
 
     @property
     def equal(self) -> npt.NDArray[np.bool_]:
-        """Never: rows with these moments can always differ."""
+        """Instances that are equal: none, as rows with these moments can always differ."""
         return np.zeros(1, dtype=np.bool_)
 
     @property
     def second_moment(self) -> Floats:
-        """M, raised by what rounding of the stored moments could hide, shape (dim, dim)."""
+        """Second moment M, raised by the possible rounding of stored moments, shape (dim, dim)."""
         mean, mean_square = self.counts.tolist()
         moment = mean_square * np.outer(self.shift, self.shift) + mean * self.spread
         sizes = np.diagonal(moment) + mean_square * self.spans**2
@@ -94,7 +94,7 @@ class RowDifference(NotOnSpheres):
         return math.sqrt(float(np.trace(self.second_moment)))
 
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
-        """As many rows differ as the stated range of secrets needs."""
+        """Report if fewer rows differ than the stated range of secrets needs."""
         secret = scenario["secret"]
         mean = secret["n_differing"]
         mean_square = mean**2
@@ -105,11 +105,11 @@ class RowDifference(NotOnSpheres):
             yield "fewer rows differ in the evidence than the stated range of secrets needs"
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The moments, for a file."""
+        """Return the moments, for a file."""
         return attrs.asdict(self)
 
     def mean_squares(self, noise: Covariance) -> Floats:
-        """Expected squared distance of two coupled outputs in noise deviations, rounded up.
+        """Compute the expected squared distance of coupled outputs in noise deviations, rounded up.
 
         The grid adds to the distance of every two coupled outputs (Minkowski).
         """
@@ -122,43 +122,43 @@ class RowDifference(NotOnSpheres):
         return np.array([distance**2 * _UP])
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
-        """Infinite: second moments bound no Rényi divergence."""
+        """Return infinity: second moments bound no Rényi divergence."""
         del order, noise
         return np.array([math.inf])
 
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
-        """The total variation, whatever epsilon is: second moments bound no more."""
+        """Return the total variation, whatever epsilon is: second moments bound no more."""
         variations = self.variations(noise)
         return lambda _epsilon: variations
 
     def variations(self, noise: Covariance) -> Floats:
-        """Total variation of two Gaussians at the root mean squared distance (Jensen)."""
+        """Bound total variation by two Gaussians at the root mean squared distance (Jensen)."""
         distances = np.sqrt(self.mean_squares(noise))
         return np.asarray(np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP))
 
     def epsilon_at(self, delta: float, noise: Covariance) -> None:
-        """None: second moments give none below the total variation."""
+        """Return None: second moments give no epsilon below the total variation."""
         del delta, noise
 
     def reach(self) -> None:
-        """None: the rows are coupled independently."""
+        """Return None: the rows are coupled independently."""
 
     def coarsened(self, n_entries: int) -> Self:
-        """The moments themselves."""
+        """Return the moments themselves."""
         del n_entries
         return self
 
     def farther(self, distance: float) -> None:
-        """None: nothing is coupled."""
+        """Return None: nothing is coupled."""
         del distance
 
     def unwhitened(self, shape: Shape) -> Self:
-        """The moments themselves, which are not whitened."""
+        """Return the moments themselves, which are not whitened."""
         del shape
         return self
 
     def source(self, found: str | None) -> str:
-        """The moments and the coupling."""
+        """Name the moments and the coupling."""
         del found
         return "second moments of the rows that make the difference, coupled independently"
 

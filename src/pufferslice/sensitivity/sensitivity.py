@@ -54,7 +54,7 @@ from pufferslice.sensitivity.whitening import Covariance, Shape
 Tails = Literal["at_range", "in_delta"]
 
 TAILS: Final[tuple[Tails, ...]] = get_args(Tails)
-"""Where a band has no samples left: gaps count at the public range, or the mass is in delta."""
+"""Treatments of levels without samples: gaps count at the public range, or the mass is in delta."""
 
 
 @final
@@ -67,11 +67,11 @@ class Confidence:
     """
 
     failure_probability: float
-    """Of the whole claim."""
+    """Failure probability of the whole claim."""
     band: BandKind | None
     """The bands around sampled distributions; None if the distributions are exact."""
     tails: Tails | None
-    """How levels beyond the bands count; None without bands."""
+    """Treatment of levels beyond the bands; None without bands."""
     on_sphere: bool
     """Whether directions were drawn from the sphere; they take half of the failure probability, or
     all of it if the distributions are exact."""
@@ -107,16 +107,16 @@ class Confidence:
 
 
 SliceDifference = GapTables | GaussianPairs
-"""What two distributions differ by along slices."""
+"""Kinds of difference along slices."""
 
 DIFFERENCES: Final[Mapping[str, type[Difference]]] = {
     kind.name: kind for kind in (MatchingTables, GaussianPairs, RowDifference)
 }
-"""Every kind of difference of the whole output, by its name in a file."""
+"""Kinds of difference of the whole output, by their names in a file."""
 SLICE_DIFFERENCES: Final[Mapping[str, type[SliceDifference]]] = {
     kind.name: kind for kind in (GapTables, GaussianPairs)
 }
-"""Every kind of difference along slices, by its name in a file."""
+"""Kinds of difference along slices, by their names in a file."""
 
 Envelope = Literal["transport", "worst_gap", "exact"]
 ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
@@ -128,7 +128,7 @@ class SphereTerm:
     """The Hoeffding term for drawing only some directions of the sphere."""
 
     halfwidth: float
-    """sqrt(ln(2 / eta) / (2 m)) for m directions and the failure probability eta of the drawing."""
+    """Half-width sqrt(ln(2 / eta) / (2 m)) for m directions that fail with probability eta."""
     diameter: float
     """Euclidean diameter of the scaled clip set, at least the gap along every direction."""
 
@@ -150,11 +150,11 @@ class Slices:
     )
     """Mass that the gap tables leave out, per instance: 0, except for bands without a range."""
     plain: GapTables | None = None
-    """Of sampled distributions, the gaps of the samples themselves, without bands: not a bound."""
+    """Gaps of the samples themselves, without bands: not a bound; None without samples."""
     beyond: GapTables | None = None
-    """Of sampled distributions in a range, the part of the gaps on levels that no band covers."""
+    """Part of the gaps on levels that no band covers; None without samples in a range."""
     sphere: SphereTerm | None = None
-    """Present exactly when the profile is the sphere."""
+    """Term for drawn directions; present exactly when the profile is the sphere."""
     failure_probability: float = 0.0
     """Probability that the gaps or the drawn directions fail to bound the distributions."""
 
@@ -191,11 +191,11 @@ class Slices:
         return self.differences.scale_along(self.profile.weights)
 
     def noise(self, noise_std: float) -> Covariance:
-        """Isotropic noise, as claims along slices have."""
+        """Build isotropic noise, as claims along slices have."""
         return Covariance(dim=self.profile.dim, std=noise_std)
 
     def costs(self, order: float, noise_std: float, envelope: Envelope) -> Floats:
-        """Bound on the divergence along each slice, shape (n_instances, n_slices)."""
+        """Bound the divergence along each slice, shape (n_instances, n_slices)."""
         check_one_of(self.envelopes, envelope=envelope)
         check_above(1, order=order)
         noise = self.noise(noise_std)
@@ -223,13 +223,13 @@ class Full:
 
     dim: int
     differences: Difference | None
-    """None if nothing bounds them: samples without a public range."""
+    """Differences of the whole output; None if nothing bounds them: samples without a range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
     shape: Shape | None = None
-    """The shape of the noise; None for isotropic noise."""
+    """Shape of the noise; None for isotropic noise."""
     recipe: Recipe | None = None
-    """How the couplings were found; None if no coupling was looked for."""
+    """Recipe by which couplings were found; None if none were looked for."""
     missing: Floats = attrs.field(
         default=attrs.Factory(
             lambda self: np.zeros(0 if self.differences is None else self.differences.n_instances),
@@ -279,7 +279,7 @@ class Full:
 
     @property
     def source(self) -> str:
-        """How the bounds were found, in words."""
+        """Way in which the bounds were found, in words."""
         if self.differences is None:
             return "samples alone: they bound nothing beyond the slices without a public range"
         if self.from_range:
@@ -288,11 +288,11 @@ class Full:
         return self.differences.source(found)
 
     def noise(self, noise_std: float) -> Covariance:
-        """Noise of this standard deviation, with the shape that the differences are whitened by."""
+        """Build noise of this standard deviation, with the shape that whitens the differences."""
         return Covariance(dim=self.dim, std=noise_std, shape=self.shape)
 
     def divergences(self, order: float, noise_std: float) -> Floats:
-        """Upper bound on the unsliced divergence of each instance."""
+        """Bound the unsliced divergence of each instance."""
         check_above(1, order=order)
         noise = self.noise(noise_std)
         if self.differences is None:
@@ -302,11 +302,11 @@ class Full:
         return self.differences.divergences(order, noise)
 
     def divergence(self, order: float, noise_std: float) -> float:
-        """Upper bound on the unsliced divergence of the release, the largest over instances."""
+        """Bound the unsliced divergence of the release, the largest over instances."""
         return float(self.divergences(order, noise_std).max()) * SAFETY
 
     def delta_curve(self, noise_std: float) -> Callable[[float], float]:
-        """Delta of the ideal noise as a function of epsilon, the largest over instances.
+        """Compute the ideal noise's delta as a function of epsilon, the largest over instances.
 
         What does not depend on epsilon is computed once.
         """
@@ -317,13 +317,13 @@ class Full:
         return lambda epsilon: float((curve(epsilon) * (1 - self.missing) + self.missing).max())
 
     def epsilon_at(self, delta: float, noise_std: float) -> float | None:
-        """Least epsilon at `delta` by the distances themselves; None if there are none."""
+        """Find the least epsilon at `delta` by the distances themselves; None if there are none."""
         if self.differences is None or self.missing.any():
             return None
         return self.differences.epsilon_at(delta, self.noise(noise_std))
 
     def variation(self, noise_std: float) -> float:
-        """Bound on the total variation of the ideal noisy outputs under two protected secrets.
+        """Bound the total variation of the ideal noisy outputs under two protected secrets.
 
         Guarantee: never below the total variation, for every instance, in all dimensions.
         """
@@ -336,7 +336,7 @@ class Full:
         return min(1.0, float(bounds.max()))
 
     def mean_square(self, noise_std: float) -> float:
-        """Mean squared distance of coupled outputs in noise deviations, the largest of all."""
+        """Bound the mean squared distance of coupled outputs, in noise deviations."""
         noise = self.noise(noise_std)
         if self.differences is None or self.missing.any():
             raise ClaimError(
@@ -345,7 +345,7 @@ class Full:
         return float(self.differences.mean_squares(noise).max()) * SAFETY
 
     def sphere_divergences(self, notion: str, order: float, noise_std: float) -> Floats:
-        """Upper bound on the divergence of each instance along the whole sphere of directions.
+        """Bound the divergence of each instance along the whole sphere of directions.
 
         Never above that of the whole output; 0 for equal instances.
         """
@@ -380,7 +380,7 @@ Kind = TypeVar("Kind", bound=Distribution)
 def slice_sensitivity(
     scenario: Scenario, profile: Profile, confidence: Confidence | None, progress: Progress
 ) -> Slices:
-    """Gap tables or Gaussian pairs of every instance along the slices of a profile."""
+    """Compute gap tables or Gaussian pairs of every instance along the slices of a profile."""
     compared = _Compared(scenario, *distribution_pairs(scenario), progress)
     limits, scales = scenario.query.range, scenario.query.scales
     sphere = sphere_term(confidence, profile, limits, scales)
@@ -407,7 +407,7 @@ def full_sensitivity(
     slices: Slices | None = None,
     progress: Progress = silent,
 ) -> Full:
-    """Distances of the whole output of every instance, in the coordinates that `shape` whitens.
+    """Compute whole-output distances of every instance, in the coordinates that `shape` whitens.
 
     In one dimension a slice is the whole output: there `slices`, if given, have its distances.
     """
@@ -418,7 +418,7 @@ def full_sensitivity(
 
 
 def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) -> Full:
-    """The whole output in one dimension, where every direction is the axis.
+    """Turn slices in one dimension, where every direction is the axis, into the whole output.
 
     On levels that the gaps leave out, two outputs in a public range are its diameter apart at most.
     """
@@ -441,7 +441,7 @@ def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) ->
 
 
 def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[DistributionPair]]:
-    """Every distribution once, and the positions of the two distributions of every instance."""
+    """List every distribution once, and the positions of the two of every instance."""
     where: dict[tuple[str, str], int] = {}
     distributions: list[Distribution] = []
     pairs = []
@@ -459,7 +459,7 @@ def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[Dis
 def sphere_term(
     confidence: Confidence | None, profile: Profile, range_: Box | Ball | None, scales: Floats
 ) -> SphereTerm | None:
-    """The Hoeffding term of drawn directions, if the profile is the sphere."""
+    """Compute the Hoeffding term of drawn directions, if the profile is the sphere."""
     if confidence is None or not confidence.on_sphere:
         return None
     if range_ is None:
@@ -474,7 +474,7 @@ def sphere_term(
 def covered_totals(
     n_samples: Sequence[tuple[int, int]], confidence: Confidence, n_directions: int
 ) -> list[int]:
-    """Mass of the levels that both bands of each instance cover, in level quanta."""
+    """Compute the mass that both bands of each instance cover, in level quanta."""
     sizes = sorted({n for pair in n_samples for n in pair})
     kind = confidence.band or "order_statistics"
     ranks = common_bands(sizes, confidence.band_probability(n_directions), kind)
@@ -483,7 +483,7 @@ def covered_totals(
 
 
 class _Compared(NamedTuple):
-    """What is compared: all distributions of a scenario, and where the two of each instance are."""
+    """The distributions of a scenario, and where the two of each instance are."""
 
     scenario: Scenario
     distributions: list[Distribution]
@@ -543,7 +543,7 @@ def _sampled_slices(
 
 
 def _sampled_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> Full:
-    """Samples bound nothing of the whole output in more than one dimension: a range does."""
+    """Bound sampled outputs by the public range: samples bound nothing in several dimensions."""
     query = compared.scenario.query
     if query.range is None:
         return Full(dim=query.dim, differences=None, shape=shape)
@@ -580,7 +580,7 @@ def _finite_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Fu
 def whitened(
     distributions: Sequence[FiniteDistribution], shape: Shape | None, center: Floats
 ) -> Sequence[FiniteDistribution]:
-    """Finite distributions in the coordinates that a shape whitens."""
+    """Whiten finite distributions by a shape."""
     if shape is None:
         return distributions
     return [
@@ -599,7 +599,7 @@ _SLICES: Final[
     GaussianDistribution: lambda compared, *_: compared.gaussian_pairs(None),
     GaussianMixture: lambda compared, *_: compared.gaussian_pairs(None),
 }
-"""What two distributions of a type differ by along slices: one row for each type."""
+"""Functions that compute differences along slices, by type of distribution."""
 
 _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     FiniteDistribution: _finite_full,
@@ -608,13 +608,13 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     GaussianMixture: _gaussian_full,
     RowDistribution: _row_full,
 }
-"""What they differ by as a whole."""
+"""Functions that compute differences of the whole output, by type of distribution."""
 
 
 def ranked_distributions(
     scenario: Scenario, distributions: Sequence[Distribution], profile: Profile
 ) -> tuple[list[SortedSample], Floats | None]:
-    """Samples by rank, and the public range along each direction if there is one."""
+    """Rank the samples, and return the public range along each direction if there is one."""
     query = scenario.query
     samples = [
         SortedSample.of(distribution, profile.directions)
@@ -625,7 +625,7 @@ def ranked_distributions(
 
 
 def _all(distributions: Sequence[Distribution], kind: type[Kind]) -> list[Kind]:
-    """The distributions, which are all of this kind: priors and scenarios see to that."""
+    """Check that all distributions are of this kind, as priors and scenarios ensure."""
     matching: list[Kind] = [
         distribution for distribution in distributions if isinstance(distribution, kind)
     ]

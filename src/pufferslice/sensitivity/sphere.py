@@ -32,20 +32,20 @@ from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.kernels import kernel
 
 _LONGEST_SERIES: Final = 1e4
-"""Above this argument the moment is bounded by its exponential: each slice by the whole output."""
+"""Argument above which the moment is bounded by its exponential: each slice by the whole output."""
 _HUGE: Final = 2.0**600
 _LOG_HUGE: Final = 600 * math.log(2)
 _REST: Final = 2.0**-60
-"""Terms that small, relative to the sum, end the series; their rest is added."""
+"""Relative size of terms that end the series; their rest is added."""
 _UP: Final = 1 + 2.0**-48
-"""More than the rounding of a logarithm and of its argument."""
+"""Bound on the rounding of a logarithm and of its argument."""
 
 
 @kernel
 def log_sphere_moments(
     starts: Integers, gaps: Floats, counts: Integers, rate: float, margin: float, dim: int
 ) -> Floats:
-    """Upper bounds on the log of the mean of 1F1(1/2; dim/2; rate (gap + margin)^2), per row."""
+    """Bound the log of the mean of 1F1(1/2; dim/2; rate (gap + margin)^2), per row."""
     result = np.empty(len(starts) - 1)
     for row in range(len(starts) - 1):
         first, last = starts[row], starts[row + 1]
@@ -64,7 +64,7 @@ def log_sphere_moments(
 
 @kernel
 def log_sphere_moment(x: float, dim: int) -> float:
-    """An upper bound on ln 1F1(1/2; dim/2; x), x not negative, by its series of positive terms.
+    """Bound ln 1F1(1/2; dim/2; x), x not negative, by its series of positive terms.
 
     A term is off by at most four roundings for each factor, and the sum by one for each term; from
     term 2x on each is less than half the one before.

@@ -37,44 +37,45 @@ from pufferslice.sensitivity.sphere import log_sphere_moments
 from pufferslice.sensitivity.whitening import Covariance, Shape
 
 OCTAVES: Final = 24
-"""Gaps below 2^-OCTAVES of the worst are rounded up to that."""
+"""Number of octaves below the worst gap; smaller gaps are rounded up to 2^-OCTAVES of it."""
 
 FINEST_DIGITS: Final = 8
-"""Binary digits kept when a gap is rounded up: a relative width of at most 1/256."""
+"""Number of binary digits kept when a gap is rounded up: a relative width of at most 1/256."""
 
 MOST_ENTRIES: Final = 2**24
-"""Entries of one set of tables, 16 bytes each; more only where two for each row are more."""
+"""Largest number of entries of a set of tables, 16 bytes each; two for each row if that is more."""
 
 ENOUGH: Final = 512
-"""Entries of a row above which more would change the noise variance by less than half a percent."""
+"""Number of entries of a row above which more would change the noise variance by under 0.5 %."""
 
 ROUGH_ENTRIES: Final = 60_000
-"""Searches start on tables rounded up to this many entries."""
+"""Number of entries to which tables are rounded up where searches start."""
 
 BLIND: Final = 2.0**-40
-"""A slice shows a difference if distributions differ along it by this share of their distance."""
+"""Least share of two distributions' distance that a slice must show to show a difference."""
 
 _DELTA_ERROR: Final = 2.0**-49
-"""More than the float error of a difference of two probabilities."""
+"""Bound on the float error of a difference of two probabilities."""
 _SMALL: Final = 2**21
 _FIRST: Final = 16
 _LEAST: Final = 2
 _WAVES: Final = 4
 _LOOSE: Final = 4.0
-"""A row of k entries costs up to about 4 / k, relatively, more than a fine one; to rank them."""
+"""Factor c for ranking: a row of k entries costs up to about c / k, relatively, more than a fine
+one."""
 _STEEPNESSES: Final = (0.25, 1.0, 4.0, 16.0, 64.0)
 """Exponents of the worst gap at which instances are ranked: from much noise to little."""
 _ROWS_PER_THREAD: Final = 512
 
 Row = tuple[Floats, Integers]
-"""Gaps, descending, and the mass of each."""
+"""Type of a row: gaps, descending, and the mass of each."""
 
 Item = TypeVar("Item")
 Tables = TypeVar("Tables", bound="DistanceTables")
 
 
 class DistributionPair(NamedTuple):
-    """One instance: the positions of its two distributions in a list of distributions."""
+    """Positions of an instance's two distributions in a list of distributions."""
 
     first: int
     second: int
@@ -82,7 +83,7 @@ class DistributionPair(NamedTuple):
 
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class DistanceTables:
-    """Descending gaps for each (slice, instance), with their mass: what both kinds share.
+    """Descending gaps for each (slice, instance), with their mass: what both kinds of tables share.
 
     A row is a slice and an instance; rows are stored slice by slice. The first gap of a row is the
     exact worst gap; the others are rounded up to a few binary digits. Abstract: `GapTables` and
@@ -92,7 +93,7 @@ class DistanceTables:
     prior_kinds: ClassVar[tuple[str, ...]] = ("empirical", "sampled")
 
     starts: Integers
-    """Where each row begins, shape (n_slices * n_instances + 1,)."""
+    """Position where each row begins, shape (n_slices * n_instances + 1,)."""
     gaps: Floats
     """Gaps, descending inside a row."""
     counts: Integers
@@ -106,7 +107,7 @@ class DistanceTables:
     def of_rows(
         cls, rows: Sequence[Row], totals: Sequence[int], equal: Sequence[bool] | None = None
     ) -> Self:
-        """Tables of rows in their order of storage; without `equal`, no instance is equal."""
+        """Build tables from rows in order of storage; without `equal`, no instance is equal."""
         return cls(
             starts=np.concatenate([[0], np.cumsum([len(gaps) for gaps, _ in rows])]),
             gaps=np.concatenate([gaps for gaps, _ in rows]),
@@ -169,11 +170,11 @@ class DistanceTables:
         return self._by_instance(self.gaps[self.starts[:-1]])
 
     def means(self) -> Floats:
-        """The mean gap, shape (n_instances, n_slices)."""
+        """Compute the mean gap, shape (n_instances, n_slices)."""
         return self._by_instance(np.add.reduceat(self.masses * self.gaps, self.starts[:-1]))
 
     def log_moments(self, rate: float, margin: float) -> Floats:
-        """Ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
+        """Compute ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
 
         def part(rows: slice) -> Floats:
             starts = self.starts[rows.start : rows.stop + 1]
@@ -182,7 +183,7 @@ class DistanceTables:
         return self._in_parts(part)
 
     def deltas(self, epsilons: Floats, noise_std: float, margin: float) -> Floats:
-        """Delta of the noisy outputs at `epsilons`, both of shape (n_instances, n_slices).
+        """Compute the delta of noisy outputs at `epsilons`, both of shape (n_instances, n_slices).
 
         Guarantee: along each slice, the mean over t of the delta of two Gaussians whose means are
         gap(t) + margin apart; hockey-stick divergences are jointly convex.
@@ -196,7 +197,7 @@ class DistanceTables:
         return self._in_parts(part)
 
     def _in_parts(self, part: Callable[[slice], Floats]) -> Floats:
-        """A number for every row, on all cores; 0 where both distributions are equal."""
+        """Compute a number for every row, on all cores; 0 where both distributions are equal."""
         n_rows = len(self.starts) - 1
         n_parts = min(n_cores(), 1 + n_rows // _ROWS_PER_THREAD)
         cuts = np.linspace(0, n_rows, n_parts + 1).astype(int).tolist()
@@ -207,7 +208,7 @@ class DistanceTables:
         return result
 
     def coarsened(self, n_entries: int) -> Self:
-        """Tables of `n_entries` or two entries a row at most, gaps rounded up: still a bound."""
+        """Round gaps up to at most `n_entries`, or two entries a row: still a bound."""
         if len(self.gaps) <= n_entries:
             return self
         most = max(2, n_entries // (len(self.starts) - 1))
@@ -215,7 +216,7 @@ class DistanceTables:
         return attrs.evolve(self, starts=starts, gaps=gaps, counts=counts)
 
     def only(self, instances: Integers) -> Self:
-        """The tables of some instances, in ascending order."""
+        """Return the tables of some instances, in ascending order."""
         lengths = np.diff(self.starts).reshape(self.n_slices, -1)
         chosen = np.zeros(lengths.shape, dtype=np.bool_)
         chosen[:, instances] = True
@@ -233,12 +234,12 @@ class DistanceTables:
         return np.array(rows.reshape(self.n_slices, self.n_instances).T)
 
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
-        """None: what the description says of distances depends on how they were found."""
+        """Yield nothing: what the description says of distances depends on how they were found."""
         del scenario
         return iter(())
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays of the tables, for a file."""
+        """Return the arrays of the tables, for a file."""
         return attrs.asdict(self, recurse=False)
 
     def __repr__(self) -> str:
@@ -256,17 +257,17 @@ class GapTables(DistanceTables):
     """Ways to bound a divergence along a slice."""
 
     def fits(self, directions: Floats) -> bool:
-        """Whether there are gaps along each of the directions."""
+        """Return whether there are gaps along each of the directions."""
         return self.n_slices == len(directions)
 
     def scale_along(self, weights: Floats) -> float:
-        """Size of the differences along slices of positive weight; 0 if none shows any."""
+        """Return the size of the differences along slices of positive weight; 0 without any."""
         return float((self.worst() * (weights > 0)).max())
 
     def slice_costs(
         self, directions: Floats, order: float, noise: Covariance, envelope: str
     ) -> Floats:
-        """Rényi divergence along each slice, shape (n_instances, n_slices)."""
+        """Compute the Rényi divergence along each slice, shape (n_instances, n_slices)."""
         del directions  # the gaps are along them
         if envelope == "transport":
             rate = moment_rate(order, noise.std)
@@ -276,7 +277,7 @@ class GapTables(DistanceTables):
         return costs
 
     def slice_deltas(self, epsilons: Floats, noise: Covariance, envelope: str) -> Floats:
-        """Delta along each slice at its own epsilon, both of shape (n_instances, n_slices)."""
+        """Compute delta along each slice at its epsilon, both of shape (n_instances, n_slices)."""
         if envelope == "transport":
             return self.deltas(epsilons, noise.std, noise.margin)
         deltas = gaussian_delta((self.worst() + noise.margin) / noise.std, epsilons) + _DELTA_ERROR
@@ -284,7 +285,7 @@ class GapTables(DistanceTables):
         return deltas
 
     def epsilon_along(self, notion: str, weights: Floats, delta: float, noise: Covariance) -> float:
-        """Least epsilon at `delta`, aggregated over slices, the largest over instances."""
+        """Find the least epsilon at `delta`, aggregated over slices, the largest over instances."""
 
         def epsilons_of(tables: "GapTables") -> Floats:
             def deltas(epsilons: Floats) -> Floats:
@@ -305,15 +306,15 @@ class GapTables(DistanceTables):
         return largest_over_instances(self, epsilons_of)
 
     def worst_gaps(self) -> Floats:
-        """W-infinity along each slice, shape (n_instances, n_slices)."""
+        """Return W-infinity along each slice, shape (n_instances, n_slices)."""
         return self.worst()
 
     def largest_gaps(self) -> Floats:
-        """Gap along the slice that shows most, per instance."""
+        """Return the gap along the slice that shows most, per instance."""
         return np.asarray(self.worst().max(axis=1))
 
     def visible(self, directions: Floats, errors: Floats, share: float) -> tuple[Floats, Floats]:
-        """What a slice must show of each pair, and what each of these directions shows.
+        """Return what a slice must show of each pair, and what each of these directions shows.
 
         Rounding of projections adds to gaps; a slice does not show that part.
         """
@@ -332,7 +333,7 @@ class MatchingTables(DistanceTables):
 
     @classmethod
     def of_gaps(cls, tables: GapTables) -> "MatchingTables":
-        """The whole output in one dimension: each slice is all of it, and its gaps distances."""
+        """Turn gaps into the whole output in one dimension, where gaps are distances."""
         return cls(**attrs.asdict(tables, recurse=False))
 
     @property
@@ -348,7 +349,7 @@ class MatchingTables(DistanceTables):
     is_single = is_point
 
     def mean_squares(self, noise: Covariance) -> Floats:
-        """Mean squared distance of the best coupling, in noise deviations."""
+        """Compute the mean squared distance of the best coupling, in noise deviations."""
         squares = self.masses * ((self.gaps + noise.margin) / noise.std) ** 2
         rows = np.add.reduceat(squares, self.starts[:-1])
         means = self._by_instance(rows).min(axis=1) * _longer(noise.dim) ** 2
@@ -356,7 +357,7 @@ class MatchingTables(DistanceTables):
         return np.asarray(means)
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
-        """Log moment of the squared distances of the best coupling.
+        """Bound the divergences by log moments of the best coupling's squared distances.
 
         Guarantee: it also holds for the released integers, because the ideal integer Gaussian costs
         no more than the continuous one and the grid margin is added.
@@ -365,7 +366,7 @@ class MatchingTables(DistanceTables):
         return np.asarray(self.log_moments(rate, noise.margin).min(axis=1) / (order - 1))
 
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
-        """Mean delta of two Gaussians at the distances of the best coupling."""
+        """Bound delta by the mean over two Gaussians at the distances of the best coupling."""
 
         def deltas(epsilon: float) -> Floats:
             at = np.full((self.n_instances, self.n_slices), float(epsilon))
@@ -374,15 +375,15 @@ class MatchingTables(DistanceTables):
         return deltas
 
     def coupled_deltas(self, epsilons: Floats, noise: Covariance) -> Floats:
-        """Delta of each coupling at its own epsilon, both of shape (n_instances, n_slices)."""
+        """Compute the delta of each coupling at its epsilon, shapes (n_instances, n_slices)."""
         return self.deltas(epsilons, noise.std / _longer(noise.dim), noise.margin)
 
     def variations(self, noise: Covariance) -> Floats:
-        """Delta at epsilon 0 of the best coupling."""
+        """Bound total variation by the delta at epsilon 0 of the best coupling."""
         return np.asarray(np.minimum(1.0, self.delta_curve(noise)(0.0)))
 
     def epsilon_at(self, delta: float, noise: Covariance) -> float:
-        """Least epsilon at `delta`, the largest over instances.
+        """Find the least epsilon at `delta`, the largest over instances.
 
         Only instances whose epsilon on rougher tables is above the largest so far are evaluated:
         no epsilon grows if distances are rounded less.
@@ -398,7 +399,7 @@ class MatchingTables(DistanceTables):
         return largest_over_instances(self, epsilons_of)
 
     def sphere_divergences(self, notion: str, order: float, noise: Covariance) -> Floats:
-        """The log moment of the distances along a uniform direction."""
+        """Bound the divergence by the log moment of the distances along a uniform direction."""
         rate = moment_rate(order, noise.std) * _longer(noise.dim)
         if notion == "average":
             logs = rate * (self.worst() + noise.margin) ** 2 / noise.dim
@@ -410,19 +411,19 @@ class MatchingTables(DistanceTables):
         return np.asarray(logs.min(axis=1) / (order - 1))
 
     def reach(self) -> Floats:
-        """Largest distance of the coupling that keeps outputs closest."""
+        """Return the largest distance of the coupling that keeps outputs closest."""
         return np.asarray(self.worst().min(axis=1))
 
     def farther(self, distance: float) -> "MatchingTables":
-        """All coupled outputs farther apart; what is declared equal may then differ."""
+        """Move all coupled outputs farther apart; what is declared equal may then differ."""
         return attrs.evolve(self, gaps=self.gaps + distance, equal=np.zeros_like(self.equal))
 
     def unwhitened(self, shape: Shape) -> None:
-        """None: distances have no direction."""
+        """Return None: distances have no direction."""
         del shape
 
     def source(self, found: str | None) -> str:
-        """The couplings, and how they were looked for."""
+        """Name the couplings, and how they were looked for."""
         if found is None:
             return "the gaps of the one coordinate"
         best = "one coupling" if self.n_slices == 1 else f"the best of {self.n_slices} couplings"
@@ -430,7 +431,7 @@ class MatchingTables(DistanceTables):
 
 
 def largest_over_instances(tables: Tables, epsilons_of: Callable[[Tables], Floats]) -> float:
-    """The largest epsilon of an instance; needs: no epsilon grows if gaps are rounded less.
+    """Find the largest epsilon of an instance; needs: no epsilon grows if gaps are rounded less.
 
     Only instances whose epsilon on rougher tables is above the largest so far are evaluated.
     """
@@ -447,12 +448,12 @@ def largest_over_instances(tables: Tables, epsilons_of: Callable[[Tables], Float
 
 
 def _longer(dim: int) -> float:
-    """Factor for distances, which are sums of squares: each addition is rounded."""
+    """Return a factor for distances, which are sums of squares: each addition is rounded."""
     return 1 + (dim + 8) * UNIT_ROUNDOFF
 
 
 class Rounder:
-    """Makes rows of at most `most` entries; it has a buffer, so each thread needs its own."""
+    """A maker of rows of at most `most` entries; it has a buffer, so each thread needs its own."""
 
     def __init__(self, most: int) -> None:
         # Rounded to more digits than the entries need, then thinned.
@@ -462,11 +463,11 @@ class Rounder:
         self._histogram = np.zeros((OCTAVES + HEADROOM) * 2**digits + 2, dtype=np.int64)
 
     def row(self, gaps: Floats, masses: Integers) -> Row:
-        """The row of these gaps, in any order."""
+        """Make the row of these gaps, in any order."""
         return thinned(*tabulate(gaps, masses, self.drop, self._histogram), self._most)
 
     def row_of_difference(self, a: Floats, b: Floats, extra: float) -> Row:
-        """The row of |a - b| + extra, for sorted a and b of equal length and mass."""
+        """Make the row of |a - b| + extra, for sorted a and b of equal length and mass."""
         row = tabulate_difference(a, b, extra, self.drop, self._histogram)
         return thinned(*row, self._most)
 
@@ -475,7 +476,7 @@ class Rounder:
 def _coarsen(
     starts: Integers, gaps: Floats, counts: Integers, most: int
 ) -> tuple[Integers, Floats, Integers]:
-    """Each row thinned to `most` entries."""
+    """Thin each row to `most` entries."""
     new_starts, new_gaps, new_counts = np.empty_like(starts), np.empty_like(gaps), counts.copy()
     n = 0
     for row in range(len(starts) - 1):
@@ -491,7 +492,7 @@ def _coarsen(
 def selected(
     distributions: Sequence[Item], pairs: Sequence[DistributionPair], instances: Integers
 ) -> tuple[list[Item], list[DistributionPair]]:
-    """The pairs of some instances, and only the distributions that they compare."""
+    """Select the pairs of some instances, and only the distributions that they compare."""
     chosen = [pairs[i] for i in instances.tolist()]
     used = sorted({place for pair in chosen for place in pair})
     places = {place: new for new, place in enumerate(used)}
@@ -507,7 +508,7 @@ def resolved(
     weights: Floats | None = None,
     progress: Progress = silent,
 ) -> Sequence[Tables]:
-    """Tables of all instances with at most `MOST_ENTRIES` entries, or two for each row.
+    """Tabulate all instances with at most `MOST_ENTRIES` entries, or two for each row.
 
     `make(instances, most, progress)` returns tables of some instances with at most `most` entries a
     row; costs are taken from the first of them. Small tables are kept as fine as they are made.
@@ -549,7 +550,7 @@ def resolved(
 def _undecided(
     tables: DistanceTables, sizes: Integers, weights: Floats | None
 ) -> npt.NDArray[np.bool_]:
-    """Instances that may or may not cost most once their rows are finer than `sizes` entries."""
+    """Find instances that may cost most once their rows are finer than `sizes` entries."""
     result = np.zeros(tables.n_instances, dtype=np.bool_)
     for costs in _rankings(tables, weights):
         certain = (costs / (1 + _LOOSE / sizes)).max()
@@ -558,7 +559,7 @@ def _undecided(
 
 
 def _rankings(tables: DistanceTables, weights: Floats | None) -> Iterator[Floats]:
-    """The cost of each instance, up to a factor, for several notions and noises."""
+    """Yield the cost of each instance, up to a factor, for several notions and noises."""
     worst = float(tables.worst().max())
     shares = np.full(tables.n_slices, 1 / tables.n_slices) if weights is None else weights
     for steepness in _STEEPNESSES:
@@ -573,7 +574,7 @@ def _rankings(tables: DistanceTables, weights: Floats | None) -> Iterator[Floats
 
 
 def _spliced(tables: Tables, finer: Tables, instances: Integers) -> Tables:
-    """The tables with the rows of some instances, in ascending order, taken from `finer`."""
+    """Replace the rows of some instances, in ascending order, by those of `finer`."""
     lengths = np.diff(tables.starts).reshape(tables.n_slices, -1)
     replaced = np.zeros(lengths.shape, dtype=np.bool_)
     replaced[:, instances] = True

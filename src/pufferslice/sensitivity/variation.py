@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a bound on a Rényi divergence to a bound on the total variation."""
+"""Bounds on the total variation from a bound on a Rényi divergence."""
 
 import math
 from typing import Final
@@ -13,7 +13,7 @@ from pufferslice.errors import ArgumentError
 
 _BISECTIONS: Final = 60
 _SLACK: Final = 1e-12
-"""Far above the float error of a binary divergence, times (order - 1) / order."""
+"""Bound on the float error of a binary divergence, times (order - 1) / order."""
 _UP: Final = 1 + 1e-12
 
 LOW_ORDERS: Final = (1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
@@ -21,7 +21,7 @@ LOW_ORDERS: Final = (1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 
 
 
 def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Floats:
-    r"""Most that the total variation can be if the divergence of `order` is at most `epsilon`.
+    r"""Bound the total variation if the divergence of `order` is at most `epsilon`.
 
     $$\sup\{\, p - q :\; d_\alpha(p \| q) \le \epsilon \,\},\quad
       d_\alpha(p \| q) = \tfrac{1}{\alpha-1}
@@ -77,7 +77,7 @@ def binary_divergence(order: float, first: float, second: float) -> float:
 
 @kernel
 def _largest_apart(orders: Floats, epsilons: Floats) -> Floats:
-    """How far apart two coins can be: the upper end of a bisection, which costs too much."""
+    """Bound how far apart two coins can be: the upper end of a bisection, which costs too much."""
     result = np.ones_like(epsilons)
     for i in range(len(result)):
         limit = epsilons[i] + _SLACK * orders[i] / (orders[i] - 1)
@@ -94,7 +94,7 @@ def _largest_apart(orders: Floats, epsilons: Floats) -> Floats:
 
 @kernel
 def _least_divergence(order: float, apart: float) -> float:
-    """Least divergence between coins whose probabilities are `apart`: bisection on a sign."""
+    """Find the least divergence between coins `apart` in probability: bisection on a sign."""
     if apart * order >= 1:
         return -math.log1p(-apart) if apart < 1 else math.inf
     low, high = (order - 1) * apart, 1 - apart

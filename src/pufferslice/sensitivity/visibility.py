@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the slices of a profile show that two distributions differ."""
+"""Visibility: whether the slices of a profile show that two distributions differ."""
 
 import math
 from typing import Final
@@ -14,13 +14,13 @@ from pufferslice.sensitivity.sensitivity import Full, Slices, distribution_pairs
 from pufferslice.sensitivity.tables import BLIND
 
 _LEAST_SHARE: Final = 2.0**-6
-"""A slice shows a difference of means by this share of what the best of d axes shows."""
+"""Share of what the best of d axes shows that a slice must show of a difference of means."""
 _LEAST_WEIGHT: Final = 0.25
-"""Slices that show a difference have at least this share of the weight of one equal slice."""
+"""Least total weight of slices that show a difference, as a share of one equal slice's weight."""
 
 
 def unseen_instances(scenario: Scenario, full: Full, slices: Slices) -> npt.NDArray[np.bool_]:
-    """Instances whose distributions differ, while the slices give the difference almost no weight.
+    """Find instances whose distributions differ, but only along slices of almost no weight.
 
     Needs: `full` and `slices` are of this scenario.
     """

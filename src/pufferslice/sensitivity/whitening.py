@@ -17,12 +17,12 @@ from pufferslice.errors import ArgumentError
 from pufferslice.queries.ranges import Ball, Box
 
 MOST_STRETCH: Final = 2.0**40
-"""How much larger the noise may be in one direction than in another; more is singular noise."""
+"""Largest ratio of the noise in two directions; more is singular noise."""
 
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _UP: Final = 1 + 2.0**-40
 _MOST_CORNERS: Final = 14
-"""Boxes of up to this many dimensions are measured corner by corner."""
+"""Largest dimension in which boxes are measured corner by corner."""
 
 
 @final
@@ -40,7 +40,8 @@ class Shape:
     """
 
     whitening: Floats = attrs.field(converter=locked, eq=same)
-    """A: lower triangular with a positive diagonal, shape (dim, dim), in scaled coordinates."""
+    """Whitening matrix A: lower triangular with a positive diagonal, shape (dim, dim), in scaled
+    coordinates."""
 
     def __attrs_post_init__(self) -> None:
         matrix = self.whitening
@@ -59,7 +60,7 @@ class Shape:
 
     @classmethod
     def of_covariance(cls, covariance: Any) -> "Shape":  # whatever numpy can read
-        """The shape of noise with this covariance, up to a factor: its mean variance is 1."""
+        """Build the shape of noise with this covariance, up to a factor: its mean variance is 1."""
         matrix = locked(covariance)
         _check_square(covariance=matrix)
         if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
@@ -80,7 +81,7 @@ class Shape:
 
     @property
     def coloring(self) -> Floats:
-        """The inverse of the whitening matrix, rounded: it maps noise back."""
+        """Inverse of the whitening matrix, rounded: it maps noise back."""
         return _inverse(self.whitening)
 
     @property
@@ -91,7 +92,7 @@ class Shape:
 
     @property
     def stretch(self) -> float:
-        """Most by which whitening lengthens a difference, rounded up."""
+        """Largest factor by which whitening lengthens a difference, rounded up."""
         return float(np.linalg.norm(self.whitening, 2)) * _UP
 
     def stds(self, noise_std: float) -> Floats:
@@ -99,22 +100,22 @@ class Shape:
         return np.asarray(noise_std * np.sqrt((self.coloring**2).sum(axis=1)))
 
     def whitened(self, outputs: Floats, center: Floats) -> Floats:
-        """A (q - c) for every row q, always in the same order; never infinite."""
+        """Compute A (q - c) for every row q, always in the same order; never infinite."""
         rows = np.ascontiguousarray(outputs, dtype=np.float64)
         result = np.empty_like(rows)
         _whiten(self.whitening, rows, np.ascontiguousarray(center, dtype=np.float64), result)
         return np.nan_to_num(result, copy=False, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST) + 0.0
 
     def whitened_exactly(self, values: Sequence[Fraction]) -> list[Fraction]:
-        """A times a vector, without rounding."""
+        """Multiply A by a vector, without rounding."""
         return _product(self.whitening, values)
 
     def colored(self, values: Sequence[Fraction]) -> list[Fraction]:
-        """The rounded inverse of A times a vector, without further rounding."""
+        """Multiply the rounded inverse of A by a vector, without further rounding."""
         return _product(self.coloring, values)
 
     def diameter(self, range_: Box | Ball, scales: Floats) -> float:
-        """At least the largest distance of two whitened points of a public range."""
+        """Bound the largest distance of two whitened points of a public range."""
         if isinstance(range_, Ball):
             sides = 2 * range_.radius / scales
         else:
@@ -136,7 +137,7 @@ class Shape:
 
 
 def grid_margin(dim: int, noise_std: float) -> float:
-    """Most that quantising both points to the grid of the release can add to a gap or distance."""
+    """Bound what quantising both points to the release's grid can add to a gap or distance."""
     return float(math.sqrt(dim) * noise_std / SIGMA_INT)
 
 
@@ -148,14 +149,14 @@ class Covariance:
     dim: int
     std: float
     shape: Shape | None = None
-    """None for isotropic noise."""
+    """Shape of the noise; None for isotropic noise."""
 
     def __attrs_post_init__(self) -> None:
         check_above(0, noise_std=self.std)
 
     @property
     def margin(self) -> float:
-        """Most that the grid of the release adds to the distance of two outputs."""
+        """Largest distance that the grid of the release adds between two outputs."""
         return grid_margin(self.dim, self.std)
 
     @property
@@ -185,7 +186,7 @@ def _product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:
 
 @kernel
 def _whiten(matrix: Floats, rows: Floats, center: Floats, out: Floats) -> None:
-    """Products with a lower triangular matrix in one fixed order; not BLAS, whose order varies."""
+    """Multiply by a lower triangular matrix in one fixed order; not BLAS, whose order varies."""
     n, dim = rows.shape
     for i in range(n):
         for j in range(dim):
@@ -197,7 +198,7 @@ def _whiten(matrix: Floats, rows: Floats, center: Floats, out: Floats) -> None:
 
 @kernel
 def _inverse(matrix: Floats) -> Floats:
-    """Inverse of a lower triangular matrix by forward substitution, in one fixed order."""
+    """Invert a lower triangular matrix by forward substitution, in one fixed order."""
     dim = len(matrix)
     inverse = np.zeros((dim, dim))
     for column in range(dim):

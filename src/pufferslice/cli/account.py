@@ -84,7 +84,7 @@ def account(
 
 
 def _differing(n_records: int, **flags: float | None) -> "DifferingRecords":
-    """As [secret] of a training file with the same keys."""
+    """Build differing records from options that are named as the keys of [secret]."""
     from pufferslice.config.training import TAIL_KEYS, SecretSection
 
     n_given = sum(value is not None for name, value in flags.items() if name not in TAIL_KEYS)

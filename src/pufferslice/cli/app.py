@@ -112,7 +112,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Ctrl-C, also where Python wraps it while it loads a module."""
+    """Return whether an error is Ctrl-C, also where Python wraps it while it loads a module."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

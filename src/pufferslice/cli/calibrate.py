@@ -109,7 +109,7 @@ def _answer_sweep(
 
 
 def _numbers(bounds: str) -> list[float]:
-    """Numbers separated by commas."""
+    """Read numbers separated by commas."""
     try:
         return [float(part) for part in bounds.split(",")]
     except ValueError:
@@ -119,7 +119,7 @@ def _numbers(bounds: str) -> list[float]:
 
 
 def _scenario_here() -> Path:
-    """The scenario file of the current folder, which the user did not name."""
+    """Find the scenario file of the current folder, which the user did not name."""
     path = Path("scenario.toml")
     if not path.is_file():
         raise ArgumentError(
@@ -142,7 +142,7 @@ _COPIED: Final = (
 
 
 def _summary(certificate: "Certificate") -> dict[str, Any]:
-    """The numbers of a certificate that scripts ask for, flat."""
+    """Flatten the numbers of a certificate that scripts ask for."""
     from pufferslice.config.scenario import claim_name
 
     stated = certificate.released

@@ -98,7 +98,7 @@ def compare(
 
 
 def _prose(comparison: "Comparison") -> str:
-    """The rows, then notes, then what was left out and why."""
+    """Write the rows, then notes, then what was left out and why."""
     from pufferslice._core.numbers import percent_at_most
     from pufferslice.report.text import counted, text_table
 

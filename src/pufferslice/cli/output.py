@@ -15,10 +15,10 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import StorageError
 
 REFUSED: Final = 1
-"""Refused, refuted, or a part left out."""
+"""Exit code of a refusal, a refutation, or an answer with a part left out."""
 WRONG_USE: Final = 2
 INTERRUPTED: Final = 130
-"""Ctrl-C, as shells have it: 128 and the number of the signal."""
+"""Exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Overrides = Annotated[
@@ -29,7 +29,7 @@ Overrides = Annotated[
         help="Override a key of the file, as guarantee.epsilon=2. Repeatable.",
     ),
 ]
-"""Keys of a scenario file that one call replaces."""
+"""Option that replaces keys of a scenario file for one call."""
 
 
 def answer(value: Any, text: str, *, json: bool) -> None:  # any JSON value
@@ -72,7 +72,7 @@ def print_json(value: Any) -> None:  # any JSON value
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
-    """A bar with a rate, on standard error if that is a terminal; silent elsewhere."""
+    """Show a bar with a rate, on standard error if that is a terminal; silent elsewhere."""
     if not sys.stderr.isatty():
         yield silent
         return

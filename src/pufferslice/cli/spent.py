@@ -83,7 +83,7 @@ def spent(
 
 
 def _pairs(evidence: "Evidence", noise_std: float, deltas: list[float]) -> list[dict[str, Any]]:
-    """The epsilon of the whole output at each delta; None where nothing bounds it."""
+    """Pair each delta with the whole output's epsilon; None where nothing bounds it."""
     from pufferslice.claims import EpsilonDelta
 
     pairs: list[dict[str, Any]] = []

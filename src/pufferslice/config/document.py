@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that people write, as a typed model: reading, errors, template, reference and schema."""
+"""Files that people write, as typed models: reading, errors, template, reference and schema."""
 
 import contextlib
 import difflib
@@ -35,7 +35,7 @@ Document = Mapping[str, Any]
 _LONG_KEY: Final = re.compile(
     rb"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){%d}""" % MOST_NESTED
 )
-"""For which `tomllib` would take time that grows with the square of the parts."""
+"""Pattern of keys for which `tomllib` would take time that grows with the square of the parts."""
 
 
 class Table(BaseModel):
@@ -50,7 +50,7 @@ class Table(BaseModel):
     )
 
     def given(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """The keys that the file has, of those named, or of all."""
+        """Return the keys that the file has, of those named, or of all."""
         names = type(self).model_fields if names is None else names
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
@@ -59,11 +59,11 @@ class File(Table):
     """A whole file, whose fields are its sections."""
 
     header: ClassVar[str]
-    """The first lines of the template."""
+    """First lines of the template."""
 
     @classmethod
     def of(cls, document: object) -> Self:
-        """The file that a document stands for; `ArgumentError` names section, key and rule."""
+        """Build the file from a document; an `ArgumentError` names section, key and rule."""
         try:
             return cls.model_validate(document)
         except ValidationError as error:
@@ -81,7 +81,7 @@ def key(
     others: Iterable[object] = (),
     used: bool = False,
 ) -> Any:
-    """A key of a file with an example value; the template sets it if `used`, else comments it.
+    """Describe a key with an example value; the template sets it if `used`, else comments it.
 
     The template shows `others` as comments.
     """
@@ -89,7 +89,7 @@ def key(
 
 
 class Word:
-    """One of some words; a file may write hyphens for underscores."""
+    """A string among some words; a file may write hyphens for underscores."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -110,7 +110,7 @@ class Word:
 
 
 def either(words: str) -> WrapValidator:
-    """One rule in words for a value of several types."""
+    """State one rule in words for a value of several types."""
 
     def validate(value: object, handler: Any) -> object:  # pydantic's handler
         try:
@@ -152,7 +152,7 @@ Matrix = Annotated[Listed[Numbers], AfterValidator(_equal_rows)]
 
 
 def parsed_toml(content: bytes) -> dict[str, Any]:
-    """A TOML document; anything else is a `ValueError`."""
+    """Parse a TOML document; anything else raises a `ValueError`."""
     if _LONG_KEY.search(content):
         raise ValueError(f"it has a key of more than {MOST_NESTED} parts")
     try:
@@ -164,7 +164,7 @@ def parsed_toml(content: bytes) -> dict[str, Any]:
 
 
 def overridden(document: Document, assignments: Iterable[str]) -> dict[str, Any]:
-    """A document with some keys replaced, each by `section.key=value`, or sections by a table.
+    """Copy a document with keys replaced, each by `section.key=value`, or sections by a table.
 
     A value is read as TOML; one that is not TOML is a string, so that words need no quotes.
 
@@ -185,7 +185,7 @@ def overridden(document: Document, assignments: Iterable[str]) -> dict[str, Any]
 
 
 def _assignment(text: str) -> list[Any]:
-    """The parts of the key, and the value; a quoted part may hold an equals sign."""
+    """Split into the parts of the key, and the value; a quoted part may hold an equals sign."""
     for mark in re.finditer("=", text):
         try:
             table: Any = parsed_toml(f"{text[: mark.start()]} = 0".encode())
@@ -209,7 +209,7 @@ def _assignment(text: str) -> list[Any]:
 
 
 def _value(text: str) -> object:
-    """A value in TOML, or else the text itself; a `ValueError` if it is not Unicode."""
+    """Read a TOML value, or else the text itself; raise a `ValueError` if it is not Unicode."""
     content = f"value = {text}".encode()
     with contextlib.suppress(ValueError):
         parsed = parsed_toml(content)
@@ -219,7 +219,7 @@ def _value(text: str) -> object:
 
 
 def toml_of(document: Mapping[str, Any]) -> str:
-    """A JSON object as TOML: values first, then a section per object; null is not written.
+    """Write a JSON object as TOML: values first, then a section per object; null is left out.
 
     >>> print(toml_of({"steps": 2, "sampling": {"kind": "poisson", "rate": 0.5}}), end="")
     steps = 2
@@ -241,7 +241,7 @@ def toml_of(document: Mapping[str, Any]) -> str:
 
 
 def template(file: type[File]) -> str:
-    """A commented file that runs as it is: every section, and every key with an example."""
+    """Write a commented file that runs as it is: every section, and every key with an example."""
     lines = [f"# {line}".rstrip() for line in file.header.splitlines()]
     for section, field in file.model_fields.items():
         keys = _keys(field)
@@ -260,7 +260,7 @@ def template(file: type[File]) -> str:
 
 
 def filled(file: type[File], document: Document, header: str) -> str:
-    """A file with the sections and keys of a document alone, each with its description."""
+    """Write a file with the sections and keys of a document alone, each with its description."""
     lines = [f"# {line}".rstrip() for line in header.splitlines()]
     for section, values in document.items():
         field = file.model_fields[section]
@@ -271,7 +271,7 @@ def filled(file: type[File], document: Document, header: str) -> str:
 
 
 def reference(file: type[File]) -> str:
-    """A table of all sections and keys in Markdown."""
+    """Write a table of all sections and keys in Markdown."""
     lines = ["| section | key | value |", "|---|---|---|"]
     for section, field in file.model_fields.items():
         lines.append(f"| `[{section}]` | | {_description(field)} |")
@@ -282,12 +282,12 @@ def reference(file: type[File]) -> str:
 
 
 def schema(file: type[File]) -> dict[str, Any]:
-    """The JSON Schema of a file."""
+    """Return the JSON Schema of a file."""
     return file.model_json_schema()
 
 
 def _described(line: str, key: FieldInfo) -> list[str]:
-    """A line with the description of its key beside it, or above if that is too long."""
+    """Put the description of a key beside its line, or above if that is too long."""
     beside = f"{line:28} # {_description(key)}"
     return [beside] if len(beside) <= 100 else [*_comment(_description(key)), line]
 
@@ -305,7 +305,7 @@ def _example(field: FieldInfo) -> str:
 
 
 def _keys(section: FieldInfo) -> dict[str, FieldInfo]:
-    """The keys of a section; none for one with a key per world, which has an example itself."""
+    """List a section's keys; none for one with a key per world, which has an example itself."""
     return {} if section.examples else next(_tables(section.annotation)).model_fields
 
 
@@ -322,7 +322,7 @@ def _tables(annotation: object) -> Iterator[type[Table]]:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """`[query] rate[0].column`."""
+    """Name a place in a file, such as `[query] rate[0].column`."""
     section, *steps = location or ("",)
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return f"[{section}] {path.removeprefix('.')}".rstrip() if location else ""
@@ -355,7 +355,7 @@ def _unknown(location: tuple[int | str, ...], file: type[File]) -> str:
 
 
 def _toml_value(value: object) -> str:
-    """Strings, numbers, truth values and lists look the same in JSON and TOML, objects do not."""
+    """Write a value as TOML; only objects look different in JSON."""
     if isinstance(value, Mapping):
         inside = ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items())
         return f"{{ {inside} }}"

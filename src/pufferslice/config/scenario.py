@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scenario.toml as a typed model, and the request that it stands for."""
+"""Typed model of scenario.toml, and the request that it stands for."""
 
 import contextlib
 import math
@@ -79,7 +79,7 @@ _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult_last_year": lambda: data.adult_years()[0],
     "adult_this_year": lambda: data.adult_years()[1],
 }
-"""Tables by name, which ship with the library."""
+"""Tables that ship with the library, by name."""
 _WORLDS: Final = ("worlds", "gaussian", "prevalence", "attribute", "markov", "volume")
 """Sections that declare worlds."""
 
@@ -99,17 +99,17 @@ class Data(Table):
     [prevalence] and [volume], `middle`: a missing value counts as the middle of its clip range."""
 
     def read(self, folder: Path, path: str) -> pa.Table:
-        """The table of a file that is named beside the scenario."""
+        """Read the table of a file that is named beside the scenario."""
         return read_table(beside(folder, path), null_values=self.null_values)
 
     def table(self, folder: Path) -> pa.Table:
-        """The table itself."""
+        """Read the table."""
         if (self.path is None) == (self.dataset is None):
             raise ArgumentError("[data]: needs either path or dataset")
         return self.read(folder, self.path) if self.path else _DATASETS[self.dataset or ""]()
 
     def has_file_of(self, path: str, folder: Path, others: Iterable[str] = ()) -> bool:
-        """Whether a path names a file of the table or of others; not if they cannot be found."""
+        """Return whether a path names a file of the table or of others; False if none is found."""
         released: set[object] = set()
         for name in filter(None, (self.path, *others)):
             with contextlib.suppress(TableError, StorageError):
@@ -150,7 +150,7 @@ class SecretSection(Table):
     within this difference, within this factor, or this many neighbours."""
 
     def secret(self) -> str | tuple[str, ...] | Bins:
-        """Column, columns or bins, as `Scenario` takes them."""
+        """Return column, columns or bins, as `Scenario` takes them."""
         choices = [value for value in (self.column, self.columns, self.bins) if value is not None]
         if len(choices) != 1:
             raise ArgumentError("[secret]: needs exactly one of column, columns, bins")
@@ -160,11 +160,11 @@ class SecretSection(Table):
         return choice if isinstance(choice, str) else list(choice)  # type: ignore[return-value]
 
     def listed_pairs(self) -> Pairs:
-        """The pairs as a scenario takes them; all where `protected` chooses among them."""
+        """Return the pairs as a scenario takes them; all where `protected` chooses among them."""
         return "all" if isinstance(self.pairs, ClosePairs) else self.pairs
 
     def protected(self, scenario: Scenario, numbers: Sequence[float]) -> Scenario:
-        """The scenario with these pairs; `numbers` are those of its secrets, if it knows them."""
+        """Restrict a scenario to these pairs; `numbers` are those of its secrets, if known."""
         if not isinstance(self.pairs, ClosePairs):
             if self.pairs == "all":  # or what the scenario itself takes for all
                 return scenario
@@ -204,7 +204,7 @@ class ConditionTable(Table):
         return self
 
     def condition(self) -> tuple[str, queries.Condition]:
-        """The column and its condition."""
+        """Return the column and its condition."""
         (name,) = self.model_fields_set - {"column"}
         build: Callable[..., queries.Condition] = getattr(queries, name)
         value = getattr(self, name)
@@ -227,7 +227,7 @@ class GroupTable(Table):
         return self
 
     def groups(self) -> list[Any]:
-        """The groups as `group_by` takes them."""
+        """Return the groups as `group_by` takes them."""
         if self.edges is not None:
             return list(queries.intervals(self.edges))
         if self.days is not None:
@@ -280,7 +280,7 @@ class ModelTable(Table):
     learning_rate: float = 0.1
 
     def query(self) -> Query:
-        """The query that the function of this kind builds."""
+        """Build the query by the function of this kind."""
         build: Callable[..., Query] = getattr(queries, self.kind)
         arguments = self.given()
         del arguments["kind"]
@@ -312,7 +312,7 @@ class RangeTable(Table, extra="allow"):
         return self
 
     def range(self) -> RangeLike:
-        """The range as a query takes it."""
+        """Build the range as a query takes it."""
         if self.low is not None and self.high is not None:
             return Box(low=self.low, high=self.high)
         if self.center is not None and self.radius is not None:
@@ -323,7 +323,7 @@ class RangeTable(Table, extra="allow"):
 _WHOLE_QUERIES: Final = ({"model"}, {"autocorrelation"}, {"columns", "flags"})
 """Keys that define the query completely."""
 _BESIDE: Final = {"distribution", "clip", "range", "scales", "scales_from"}
-"""Keys that may stand beside any of them."""
+"""Keys that may stand beside those that define a query."""
 
 
 class QuerySection(Table):
@@ -414,7 +414,7 @@ class QuerySection(Table):
         return section
 
     def query(self, table: Data, folder: Path, worlds: Iterable[str] = ()) -> Query:
-        """The query with its range, scales and policy on missing values.
+        """Build the query with its range, scales and policy on missing values.
 
         `worlds` are files that may be released, beside the table.
         """
@@ -500,7 +500,7 @@ class Gaussian(Table):
         return self
 
     def distribution(self) -> GaussianDistribution | GaussianMixture:
-        """The distribution that the query is declared to have."""
+        """Build the distribution that the query is declared to have."""
         if self.components is None:
             return GaussianDistribution(mean=np.asarray(self.mean), cov=np.asarray(self.cov))
         parts = [
@@ -513,17 +513,17 @@ class Gaussian(Table):
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class TemplateInputs:
-    """What the worlds of a section are made from beside its own keys."""
+    """The inputs from which a section makes worlds, beside its own keys."""
 
     data: Data
     folder: Path
     table: pa.Table | None
-    """That of [data], if the section reads it."""
+    """Table of [data], if the section reads it."""
     source: Source | None
     progress: Progress
 
     def earlier(self, section: str, path: str | None) -> pa.Table | None:
-        """The table that moments come from, if it is not the released one."""
+        """Read the table that moments come from, if it is not the released one."""
         if path is None:
             return None
         name = path.replace("-", "_")
@@ -543,15 +543,15 @@ class WorldsTemplate(Table):
     reads_table: ClassVar[bool] = False
     """Whether the worlds are made from the table of [data]."""
     pieces: ClassVar[str] = "worlds"
-    """What progress counts."""
+    """Name of the items that progress counts."""
 
     def numbers(self) -> Sequence[float]:
-        """The secrets as numbers, in their order; empty if they are not numbers."""
+        """Return the secrets as numbers, in their order; empty if they are not numbers."""
         return ()
 
     @abstractmethod
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
-        """The scenario."""
+        """Build the scenario."""
 
 
 class PrevalenceSection(WorldsTemplate):
@@ -583,11 +583,11 @@ class PrevalenceSection(WorldsTemplate):
     """The public seed of `draws`."""
 
     def numbers(self) -> Sequence[float]:
-        """The shares of drawn worlds."""
+        """Return the shares of drawn worlds."""
         return self.shares or ()
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
-        """As `Scenario.from_prevalence`."""
+        """Build the scenario by `Scenario.from_prevalence`."""
         column, condition = self.property.condition()
         names = ("within", "n_rows", "design", "prior", "shares", "n_draws", "seed")
         return Scenario.from_prevalence(
@@ -619,7 +619,7 @@ class ProcessTable(Table):
     mean: float = 0.0
 
     def moments(self) -> tuple[Floats, Floats]:
-        """Mean and covariance at the times."""
+        """Compute mean and covariance at the times."""
         check_above(0, variance=self.variance, length_scale=self.length_scale)
         correlation = _KERNELS[self.kernel]
 
@@ -665,11 +665,11 @@ class AttributeSection(WorldsTemplate):
         return self
 
     def numbers(self) -> Sequence[float]:
-        """The values."""
+        """Return the values as numbers."""
         return self.values
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
-        """As `Scenario.from_attribute`."""
+        """Build the scenario by `Scenario.from_attribute`."""
         options = self.given(("name", "values", "mean", "cov"))
         if self.history is not None:
             options["history"] = self.history
@@ -717,7 +717,7 @@ class MarkovSection(WorldsTemplate):
     """Of `n_draws`: the public seed."""
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
-        """As `Scenario.from_markov_chain`."""
+        """Build the scenario by `Scenario.from_markov_chain`."""
         positions = range(self.length) if self.positions == "all" else self.positions
         return Scenario.from_markov_chain(
             query=query,
@@ -744,7 +744,7 @@ class VolumeSection(WorldsTemplate):
     """As in [prevalence]."""
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
-        """As `Scenario.from_volume`."""
+        """Build the scenario by `Scenario.from_volume`."""
         return Scenario.from_volume(
             inputs.table,
             query=query,
@@ -795,7 +795,7 @@ class ProfileSection(Table):
     """For `given`: weights of the directions; equal if left out."""
 
     def profile(self, dim: int) -> AnyProfile:
-        """The directions and weights, or the whole sphere."""
+        """Build the directions and weights, or the whole sphere."""
         kind = self.kind or ("uniform" if self.directions is None else "given")
         if kind == "given":
             directions = self._required("directions")
@@ -823,23 +823,23 @@ class ProfileSection(Table):
 
 
 _NAMES: Final = {"renyi": "srpp"}
-"""Kinds of claims that files call by another name."""
+"""Names in files of kinds of claims whose name differs there."""
 
 _CLAIMS: Final[Mapping[str, tuple[str, ...]]] = {
     _NAMES.get(claim.kind, claim.kind): tuple(field.name for field in attrs.fields(claim))
     for claim in RELEASE_CLAIMS
 }
-"""The numbers of each kind of claim."""
+"""Names of the numbers of each kind of claim."""
 
 _WHOLE: Final = {_NAMES.get(claim.kind, claim.kind): claim.notion for claim in RELEASE_CLAIMS}
-"""The notion of each kind about the whole output."""
+"""Notion about the whole output, by kind of claim."""
 
 _NUMBERS: Final = ("order", "epsilon", "delta", "at_most", "bits")
-"""The numbers of all claims."""
+"""Names of the numbers of all claims."""
 
 
 def claim_name(claim: Claim) -> str:
-    """What files call the kind of a claim."""
+    """Return the name that files use for the kind of a claim."""
     return _NAMES.get(claim.whole.kind, claim.whole.kind)
 
 
@@ -876,7 +876,7 @@ class GuaranteeSection(Table):
     and for the sphere, else refused."""
 
     def target(self) -> Claim:
-        """The claim as a value, without its slices."""
+        """Build the claim as a value, without its slices."""
         given = {name for name in _NUMBERS if getattr(self, name) is not None}
         whole = "unsliced" if self.notion in SLICED_NOTIONS else self.notion
         kinds = [kind for kind, notion in _WHOLE.items() if notion == whole]
@@ -923,7 +923,7 @@ class CalibrationSection(Table):
     """Of sliced claims: `transport`, `worst-gap` or, for Gaussian distributions, `exact`."""
 
     def method(self, *, gaussian: bool) -> Method | None:
-        """Rule and envelope; none where the file leaves the choice to the library."""
+        """Return rule and envelope; none where the file leaves the choice to the library."""
         if not self.given(("rule", "envelope")):
             return None
         default: Envelope = "exact" if gaussian else "transport"
@@ -965,25 +965,25 @@ What one release is, what is protected, and how much. Run it with
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class Request:
-    """Everything that a scenario file asks for."""
+    """A scenario file, and all that follows from it."""
 
     file: ScenarioFile
     scenario: Scenario
     profile: AnyProfile | None
-    """None where the claim needs no slices."""
+    """Profile of the slices; None where the claim needs none."""
     target: Claim
-    """Without its slices; see `guarantee`."""
+    """Claim without its slices; see `guarantee`."""
     table: pa.Table | None
-    """The data that the scenario was built from; none for declared worlds."""
+    """Data that the scenario was built from; None for declared worlds."""
 
     @property
     def guarantee(self) -> Claim:
-        """The target along the profile, if it is sliced, as `certify_release` takes it."""
+        """Claim along the profile, if it is sliced, as `certify_release` takes it."""
         return self.target if self.profile is None else self.target.along(self.profile)
 
     @property
     def method(self) -> Method | None:
-        """Rule and envelope; none where the file leaves the choice to the library."""
+        """Rule and envelope; None where the file leaves the choice to the library."""
         return self.file.calibration.method(gaussian=self.scenario.prior_kind == "gaussian")
 
     @property
@@ -992,7 +992,7 @@ class Request:
         return self.table is not None and self.scenario.rule is None
 
     def chosen_rows(self, *, group: str | None = None, row: int | None = None) -> Frame:
-        """Rows of the table: one by its place, those with a secret, or all of a world's."""
+        """Select rows of the table: one by its place, those with a secret, or all of a world's."""
         scenario = self.scenario
         if self.is_of_one_table and group is None and row is None:
             return frame_of(self.table)
@@ -1017,11 +1017,11 @@ class Request:
 
 
 Bar = Callable[[str], contextlib.AbstractContextManager[Progress]]
-"""Follows pieces of work, whose name it is given."""
+"""Function that follows work on pieces with this name."""
 
 
 def no_bar(_pieces: str) -> contextlib.AbstractContextManager[Progress]:
-    """Follows nothing."""
+    """Follow no work."""
     return contextlib.nullcontext(silent)
 
 
@@ -1046,7 +1046,7 @@ def read_request(
 
 
 def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
-    """The request that a document stands for."""
+    """Build the request that a document stands for."""
     file = ScenarioFile.of(document)
     is_released = file.prior.source in {None, "released_data"}
     query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
@@ -1103,7 +1103,7 @@ def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
 
 
 def _worlds_section(file: ScenarioFile) -> object:
-    """The one section that declares the worlds; None for other distributions."""
+    """Return the section that declares the worlds; None for other distributions."""
     sections = [name for name in _WORLDS if getattr(file, name)]
     named = ", ".join(f"[{name}]" for name in sections or _WORLDS)
     if file.query.distribution != "worlds":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenario files to start from, one for each question that people have; all run as they are."""
+"""Starters: one scenario file for each question that people have; all run as they are."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -9,15 +9,15 @@ from pufferslice.config.scenario import ScenarioFile
 
 
 class Starter(NamedTuple):
-    """What a file hides, in words, and its sections."""
+    """A scenario file to start from: what it hides, in words, and its sections."""
 
     about: str
     released: str
-    """What `release` is told about the rows, on the command line."""
+    """Options of `release` on the command line that choose the rows."""
     document: Document
 
     def text(self) -> str:
-        """The commented file."""
+        """Write the commented file."""
         options = " --ledger one.ledger --out release.json"
         header = f"""\
 {self.about}
@@ -113,4 +113,4 @@ STARTERS: Final[Mapping[str, Starter]] = {
         },
     ),
 }
-"""By the section that declares the worlds."""
+"""Starters by the section that declares the worlds."""

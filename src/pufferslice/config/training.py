@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""training.toml as a typed model, and the request that it stands for; plans as files."""
+"""Typed model of training.toml, and the request that it stands for; plans as files."""
 
 import contextlib
 import math
@@ -59,11 +59,11 @@ from pufferslice.learning.sampling import sampling_from_description
 TAIL_KEYS: Final = ("tail_probability", "failure_probability")
 """Keys of a secret that say how rarely more records differ."""
 _EVALUATIONS: Final = 20
-"""About so many in a run by default: an evaluation may take as long as many steps."""
+"""Approximate number of evaluations in a run by default: one may take as long as many steps."""
 
 _LEARNING: Final = {field.name: field.default for field in attrs.fields(Learning)}
 _OUTPUT: Final = {field.name: field.default for field in attrs.fields(Output)}
-"""What the values take where a file says nothing."""
+"""Default output options, for keys that a file leaves out."""
 
 Count = Annotated[int, Field(ge=1)]
 Shares = Annotated[tuple[Number, Number], Field(strict=False)]
@@ -121,14 +121,14 @@ class SecretSection(Table):
     is larger than stated. The certificate states it separately from delta. Default 0."""
 
     def worlds(self) -> Prevalence | None:
-        """The two worlds, if the secret is a prevalence."""
+        """Build the two worlds, if the secret is a prevalence."""
         kinds = [name for name in type(self).model_fields if name not in TAIL_KEYS]
         if len(self.model_fields_set.intersection(kinds)) != 1:
             raise ArgumentError(f"needs exactly one of {', '.join(kinds)}")
         return None if self.prevalence is None else Prevalence(**self.prevalence.given())
 
     def differing(self, n_records: int) -> DifferingRecords:
-        """The distribution of the number of differing records."""
+        """Build the distribution of the number of differing records."""
         worlds, tail = self.worlds(), self.tail_probability
         if self.failure_probability is not None and (tail is None or self.at_most is None):
             raise ArgumentError(
@@ -178,7 +178,7 @@ class SamplingSection(Table):
     """For the others."""
 
     def design(self, n_records: int) -> SamplingDesign:
-        """The sampling design."""
+        """Build the sampling design."""
         needed, other = ("rate", "batch_size")
         if self.kind != "poisson":
             needed, other = other, needed
@@ -225,7 +225,7 @@ class TrainingSection(Table):
     `stop`, the run stops, and what that reveals is not covered."""
 
     def n_steps_of(self, design: SamplingDesign) -> int:
-        """Steps, or as many as the passes over the data take."""
+        """Return the number of steps, or as many as the passes over the data take."""
         if (self.n_steps is None) == (self.n_epochs is None):
             raise ArgumentError("needs either n_steps or n_epochs")
         # Rates are decimal fractions: 1 / 0.1 must not become 11 steps.
@@ -235,7 +235,7 @@ class TrainingSection(Table):
         return steps
 
     def learning(self) -> Learning:
-        """Model and optimizer."""
+        """Build the settings of model and optimizer."""
         options = self.given(field.name for field in attrs.fields(Learning))
         if self.loss == "cross-entropy":
             options["loss"] = "cross_entropy"
@@ -260,7 +260,7 @@ class GuaranteeSection(Table):
     """Of the (ε, δ) views; default `[1e-5]`."""
 
     def target(self, accountant: Accountant) -> RunClaim | EpsilonDelta:
-        """The claim that the plan must meet."""
+        """Build the claim that the plan must meet."""
         check_above(0, epsilon=self.epsilon)
         if self.delta is not None and self.order is None:
             return EpsilonDelta(epsilon=self.epsilon, delta=self.delta)
@@ -272,7 +272,7 @@ class GuaranteeSection(Table):
         return accountant.claim(order=self.order, epsilon=self.epsilon)
 
     def all_deltas(self) -> tuple[float, ...]:
-        """Those of the views; the delta of the claim comes first."""
+        """List the deltas of the views; the delta of the claim comes first."""
         for delta in self.deltas:
             check_between(0, 1, deltas=delta)
         if self.delta is None:
@@ -317,7 +317,7 @@ def read_training(path: str | os.PathLike[str]) -> TrainingRequest:
 
 
 def training_of(document: Document, folder: Path) -> TrainingRequest:
-    """The request that a document stands for, with the least noise that meets its claim."""
+    """Build the request that a document stands for, with the least noise that meets its claim."""
     if is_a(document, Mapping) and "format" in document:
         raise ArgumentError(
             "this is a training plan alone: it has neither data nor a model; start from the "

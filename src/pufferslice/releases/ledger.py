@@ -51,7 +51,7 @@ _STATES: Final = {
     "drawn": f"its result is kept in the ledger, but was not confirmed as published. {_AGAIN}",
     "published": f"it was published. {_AGAIN}",
 }
-"""What each state means, and what to do about it."""
+"""Meaning of each state, and what to do about it."""
 
 
 class Entry(NamedTuple):
@@ -60,11 +60,11 @@ class Entry(NamedTuple):
     certificate: str
     state: State
     release: str | None
-    """The release as JSON, from the state `drawn` on."""
+    """JSON of the release, from the state `drawn` on; None before."""
 
 
 class _Identity(NamedTuple):
-    """Which ledger it is."""
+    """The identity of a ledger: its id, its state, and where it was copied from."""
 
     id: str
     state: Literal["incoming", "open"]
@@ -101,12 +101,12 @@ class Ledger:
 
     @property
     def name(self) -> str:
-        """Where the ledger is, for messages; without a password."""
+        """Location of the ledger, for messages; without a password."""
         return self._storage.name
 
     @property
     def path(self) -> Path | None:
-        """The file of the ledger; a database has none."""
+        """File of the ledger; None for a database."""
         return self._storage.path if isinstance(self._storage, SqliteFile) else None
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Ledger:
 
     @property
     def id(self) -> str | None:
-        """What tells the ledger from all others, wherever it is; none if there is none yet."""
+        """Identifier that no other ledger has, wherever it is; None if there is no ledger yet."""
         identity = self._look()
         return None if identity is None else identity.id
 
@@ -133,7 +133,7 @@ class Ledger:
 
     @property
     def moved_to(self) -> str | None:
-        """The ledger that this one was copied to, which closed it; none if it is open."""
+        """Location of the ledger that this closed one was copied to; None if it is open."""
         if not self._storage.is_there():
             return None
         return next((str(target) for target, _ in self._storage.rows(_MOVED)), None)
@@ -154,7 +154,7 @@ class Ledger:
         return _Identity(*rows[0])
 
     def entries(self) -> list[Entry]:
-        """All releases, oldest first; none if there is no ledger yet."""
+        """List all releases, oldest first; none if there is no ledger yet."""
         if not self._storage.is_there():
             return []
         rows = self._storage.rows(
@@ -171,7 +171,7 @@ class Ledger:
             )
 
     def releases(self) -> list[str]:
-        """Digests of the certificates that were released or may have been."""
+        """List the digests of the certificates that were released or may have been."""
         return [entry.certificate for entry in self.entries()]
 
     def intend(
@@ -209,7 +209,7 @@ class Ledger:
         self._advance(certificate, "drawn", "published", None, done)
 
     def entry(self, certificate: str) -> Entry | None:
-        """The release of a certificate, if there is one."""
+        """Return the release of a certificate; None if there is none."""
         return next((entry for entry in self.entries() if entry.certificate == certificate), None)
 
     def _advance(
@@ -312,11 +312,11 @@ class Ledger:
             )
 
     def trail(self) -> list[Event]:
-        """Who recorded what and when, oldest first; a file keeps no trail."""
+        """List who recorded what and when, oldest first; a file keeps no trail."""
         return self._storage.trail() if self._storage.is_there() else []
 
     def problems(self) -> list[str]:
-        """What is wrong with the ledger, in sentences; none if all is well."""
+        """List what is wrong with the ledger, in sentences; none if all is well."""
         problems = []
         for entry in self.entries():
             known = None

@@ -36,9 +36,9 @@ _DEFAULT_NAME: Final = "ledger"
 _CONNECT_SECONDS: Final = 10
 _STATEMENT_SECONDS: Final = 30
 _PATIENCE_SECONDS: Final = 45.0
-"""After this long without an answer the network counts as cut."""
+"""Time without an answer after which the network counts as cut."""
 _MOST_TRIES: Final = 200
-"""Tries of a transaction; one fails if another was committed first."""
+"""Largest number of tries of a transaction; one fails if another was committed first."""
 _TRY_AGAIN: Final = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -123,7 +123,7 @@ _MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "UPDATE ledger SET version = 3",
     ),
 )
-"""What brings the schema from each version to the next; its version is how many were applied."""
+"""Statements that bring the schema from each version to the next; its version is their number."""
 
 
 @final
@@ -174,7 +174,7 @@ class Database:
             self.migrate(source=source)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement finds."""
+        """Return the rows that a statement finds."""
         with self._open(NOT_YET) as connection, connection.transaction():
             self._enter(connection)
             return connection.execute(statement).fetchall()
@@ -186,7 +186,7 @@ class Database:
         *,
         alone: bool = False,
     ) -> _Result:
-        """Do `work` in a serialisable transaction, again if another was committed first.
+        """Do `work` in a serialisable transaction; retry if another was committed first.
 
         With `alone` others wait until it is done, which only the owner of the ledger may ask for.
         """
@@ -246,7 +246,7 @@ class Database:
         return len(_MIGRATIONS)
 
     def trail(self) -> list[Event]:
-        """Who moved which release to which state, and when, oldest first."""
+        """List who moved which release to which state, and when, oldest first."""
         rows = self.rows(
             "SELECT certificate, state, to_char(at AT TIME ZONE 'UTC', "
             '\'YYYY-MM-DD"T"HH24:MI:SS.US"Z"\'), role, address FROM trail ORDER BY number'
@@ -254,7 +254,7 @@ class Database:
         return [Event(*row) for row in rows]
 
     def problems(self) -> list[str]:
-        """Triggers that are off, and states that the trail does not explain."""
+        """List triggers that are off, and states that the trail does not explain."""
         problems = []
         enabled = self.rows(
             "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'releases'::regclass "
@@ -295,7 +295,7 @@ class Database:
             )
 
     def _version(self, connection: "psycopg.Connection[Any]") -> int | None:
-        """How many migrations were applied; None without a ledger."""
+        """Return how many migrations were applied; None without a ledger."""
         where = f"{self._schema.as_string()}.migrations"
         if connection.execute("SELECT to_regclass(%s)", (where,)).fetchone() == (None,):
             return None
@@ -318,7 +318,7 @@ class Database:
         connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(self._schema))
 
     def _hold(self, connection: "psycopg.Connection[Any]") -> None:
-        """Let all changes wait; before the first look, so that it sees all that were made."""
+        """Block all changes before the first query, so that it sees all that were made."""
         # of a client that was cut off the server lets go
         seconds = f"'{_PATIENCE_SECONDS:.0f}s'"
         connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {seconds}")
@@ -327,7 +327,7 @@ class Database:
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator["psycopg.Connection[Any]"]:
-        """A connection whose commits are durable and that does not wait forever."""
+        """Open a connection whose commits are durable and that does not wait forever."""
         connection = line = watch = None
         try:
             connection = psycopg.connect(

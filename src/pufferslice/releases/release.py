@@ -48,7 +48,7 @@ FORMAT: Final = "pufferslice-release"
 VERSION: Final = 5
 
 AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
-"""How to get a release that is recorded and could not be handed out."""
+"""Advice on how to get a release that is recorded and could not be handed out."""
 
 INTERVAL: Final = 0.95
 
@@ -63,22 +63,22 @@ class Release(Shown):
     is_internal: ClassVar[bool] = False
 
     certificate: str
-    """Digest of the certificate that covers it."""
+    """Digest of the certificate that covers the release."""
     guarantee: str
     names: tuple[str, ...]
     values: Floats = attrs.field(converter=locked, eq=same)
     noise_stds: Floats = attrs.field(converter=locked, eq=same)
     grid_values: tuple[int, ...]
-    """The integers that were released, of any size; times the grid they are the whitened values,
-    and with isotropic noise (center + grid * integer) * scale is the value."""
+    """Released integers, of any size; times the grid they are the whitened values, and with
+    isotropic noise (center + grid * integer) * scale is the value."""
     secure: bool
     unsliced: UnslicedPart
-    """What the noise costs in all dimensions, as the certificate states it, and how often the
-    secret can be guessed: `order`, `epsilon`, `from`, `guess`."""
+    """Cost of the noise in all dimensions, as the certificate states it, and how often the secret
+    can be guessed: `order`, `epsilon`, `from`, `guess`."""
     range: Box | Ball | None = None
-    """The public range that the query was clipped to before noise, in the user's units."""
+    """Public range that the query was clipped to before noise, in the user's units."""
     clipping: str = ""
-    """Under which secrets the range cuts off values, in a sentence; empty if under none."""
+    """Secrets under which the range cuts off values, in a sentence; empty if there are none."""
     moved_into: Floats | None = attrs.field(
         default=None, converter=attrs.converters.optional(locked), eq=same
     )
@@ -115,13 +115,13 @@ class Release(Shown):
 
     @property
     def interval_is_of(self) -> str:
-        """What the intervals are about, in words."""
+        """Say what the intervals are about."""
         if self.range is None:
             return "the query"
         return "the query clipped to its public range, not its value before clipping"
 
     def to_json(self) -> dict[str, Any]:
-        """The release as JSON values."""
+        """Return the release as JSON values."""
         ends: list[dict[str, Any]] = [{}] * len(self.names)
         if self.moved_into is not None:
             # JSON has no infinity.
@@ -157,7 +157,7 @@ class Release(Shown):
         }
 
     def table_rows(self) -> list[dict[str, Any]]:
-        """The released values, their noise and intervals, one row per statistic."""
+        """Return released values, noise and intervals, one row per statistic."""
         columns = zip(self.names, self.values, self.noise_stds, self.intervals, strict=True)
         return [
             {
@@ -172,7 +172,7 @@ class Release(Shown):
 
     @classmethod
     def from_json(cls, document: object) -> "Release":
-        """Read back what `to_json` made; anything else is a `ReleaseError`."""
+        """Read what `to_json` made; anything else raises a `ReleaseError`."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ReleaseError(
                 f"this is not a release: its 'format' is not {FORMAT!r}. Give the file that "
@@ -217,14 +217,14 @@ class Release(Shown):
         return cls.from_json(document)
 
     def shown_rows(self) -> list[dict[str, Any]]:
-        """The rows with rounded values."""
+        """Return the rows with rounded values."""
         return [
             row | {name: rounded(row[name], row["noise_std"]) for name in ("value", "low", "high")}
             for row in self.table_rows()
         ]
 
     def sentences(self) -> list[str]:
-        """The claim, and how often the secret is guessed."""
+        """State the claim, and how often the secret is guessed."""
         stamp = [] if self.secure else [INSECURE]
         head = f"Release under {self.guarantee}, certificate {self.certificate[:16]}"
         parts = [*stamp, head, guess_sentence(self.unsliced.guess), self.clipping]
@@ -313,7 +313,7 @@ def release_again(
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str],
 ) -> Release:
-    """Write the release that the ledger keeps for this certificate once more: the same numbers."""
+    """Write the release that the ledger keeps for this certificate again: the same numbers."""
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     book.check_arrived()
     entry = book.entry(certificate.digest)
@@ -344,7 +344,7 @@ def release_again(
 def quantised(
     value: Floats | list[Fraction], center: Floats, noise_std: float, shape: Shape | None = None
 ) -> list[int]:
-    """Nearest grid points of a value from its public centre, in whitened coordinates.
+    """Find the nearest grid points of a value from its public centre, in whitened coordinates.
 
     Floats are whitened by the function that whitened the atoms of the distributions; exact values,
     of Gaussian distributions, exactly. Rounding is exact: half a step of error at most. The
@@ -361,7 +361,7 @@ def quantised(
 
 
 def _public_ends(query: Query, certificate: Certificate) -> Floats:
-    """Least and greatest value of each coordinate, whatever the rows; shape (dim, 2)."""
+    """Return the least and greatest possible value of each coordinate, shape (dim, 2)."""
     if certificate.workflow == "release" and certificate.guarantee.is_sliced:
         raise ReleaseError(
             f"into_range is not covered by {certificate.guarantee}: a claim along slices does not "
@@ -411,7 +411,7 @@ def _check_certificate(
 def _noisy(
     scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], noise: Noise
 ) -> Release:
-    """The query with noise. If there is noise, only grid points are computed from `value`."""
+    """Add noise to the query. If there is noise, only grid points are computed from `value`."""
     noise_std, query, shape = certificate.noise_std, scenario.query, certificate.shape
     grid_values = (0,) * query.dim
     center = [Fraction(c) for c in query.center]
@@ -441,7 +441,7 @@ def _noisy(
 
 
 def _saturated(value: Fraction) -> float:
-    """The nearest finite float."""
+    """Return the nearest finite float."""
     try:
         return float(value)
     except OverflowError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a ledger of releases is kept: a SQLite file here, a schema of a database in `postgres`."""
+"""Storage of a ledger: a SQLite file here, a schema of a database in `postgres`."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ class Event(NamedTuple):
     certificate: str
     state: str
     at: str
-    """By the clock of the server."""
+    """Time by the clock of the server."""
     role: str
     address: str | None
 
@@ -57,18 +57,18 @@ class SqliteFile:
     """A SQLite file, made for its owner only."""
 
     order: Final = "rowid"
-    """The column by which entries are in the order of their intents."""
+    """Column by which entries are in the order of their intents."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def name(self) -> str:
-        """Where it is, for messages."""
+        """Path of the file, for messages."""
         return os.fspath(self.path)
 
     def is_there(self) -> bool:
-        """Whether there is a ledger yet; looking makes none."""
+        """Return whether there is a ledger yet; this makes none."""
         return self.path.exists()
 
     def make(self, source: str | None = None) -> None:
@@ -83,7 +83,7 @@ class SqliteFile:
             make_database(self.path, fill)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement finds."""
+        """Return the rows that a statement finds."""
         with self._open(NOT_YET) as connection:
             return connection.execute(statement).fetchall()
 
@@ -110,17 +110,17 @@ class SqliteFile:
             return result
 
     def trail(self) -> list[Event]:
-        """A file keeps none."""
+        """Return an empty trail: a file keeps none."""
         return []
 
     def problems(self) -> list[str]:
-        """What SQLite finds wrong with the file."""
+        """List what SQLite finds wrong with the file."""
         rows = self.rows("PRAGMA integrity_check")
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are durable."""
+        """Open a connection whose changes are durable."""
         with self._told(so_far):
             connection = open_database(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             try:
@@ -131,7 +131,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def _told(self, so_far: str) -> Iterator[None]:
-        """What goes wrong inside, as an error of this ledger."""
+        """Report what goes wrong inside as an error of this ledger."""
         try:
             yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:

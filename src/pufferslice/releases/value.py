@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query on rows that fit a scenario; other rows are refused."""
+"""Value of the query on rows that fit a scenario; other rows are refused."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ _ATOM_TOLERANCE: Final = 1e-9
 
 
 def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
-    """The prepared query on rows that fit the scenario.
+    """Prepare the query on rows that fit the scenario.
 
     Rows, or a value, are refused only where every declared prior gives them probability 0. Under
     sampled and Gaussian priors any value is possible: there none is refused.
@@ -48,7 +48,7 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
 
 
 def _row_value(scenario: Scenario, frame: Frame) -> list[Fraction]:
-    """The scaled sums over all rows, exactly; only the number of rows is refused, if it is public.
+    """Sum scaled rows exactly; only the number of rows is refused, if it is public.
 
     A value that cannot be read counts as missing: what is refused must not depend on it.
     """
@@ -62,7 +62,7 @@ def _row_value(scenario: Scenario, frame: Frame) -> list[Fraction]:
 
 
 def _atoms(scenario: Scenario, secret: str | None) -> list[Floats]:
-    """What the query can be under a secret, or under any, by finite distributions."""
+    """List the query's possible values under a secret, or under any, by finite distributions."""
     return [
         distribution.outputs
         for prior in scenario.priors
@@ -72,7 +72,7 @@ def _atoms(scenario: Scenario, secret: str | None) -> list[Floats]:
 
 
 def _value_anyway(scenario: Scenario, rows: Frame) -> Floats | list[Fraction]:
-    """The prepared query, with a public value in place of one that cannot be computed.
+    """Prepare the query, with a public value in place of one that cannot be computed.
 
     For sampled priors that is the centre; for Gaussian ones, which have no range, the mean of all
     declared means. The value of a Gaussian is scaled exactly, as the means are.
@@ -95,13 +95,13 @@ def _value_anyway(scenario: Scenario, rows: Frame) -> Floats | list[Fraction]:
 
 
 def _columns_of(scenario: Scenario) -> list[str]:
-    """The columns of the secret and of the query."""
+    """List the columns of the secret and of the query."""
     columns = (*(scenario.rule.columns if scenario.rule else ()), *scenario.query.columns)
     return list(dict.fromkeys(columns))
 
 
 def _check_given(scenario: Scenario, n_given: int) -> None:
-    """The number of rows that are given is one for a record, and for a world its own.
+    """Check the number of given rows: one for a record, and for a world the world's own.
 
     How many of them are complete may follow the secret, and must not decide.
     """
@@ -121,12 +121,12 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
 
 
 def _has_size(scenario: Scenario, n_given: int, sizes: Iterable[int]) -> bool:
-    """Whether the number of rows is one of the sizes, dropped rows included or not."""
+    """Return whether the number of rows is one of the sizes, with or without dropped rows."""
     return any(n <= n_given <= n + scenario.n_dropped for n in sizes)
 
 
 def _secret_of(scenario: Scenario, frame: Frame, n_given: int) -> str | None:
-    """The one secret that all complete rows share; None for worlds, which no column shows."""
+    """Find the secret that all complete rows share; None for worlds, which no column shows."""
     if scenario.rule is None:
         return None
     labels = sorted(set(scenario.rule.labels(frame).tolist()))
@@ -152,7 +152,7 @@ def _secret_of(scenario: Scenario, frame: Frame, n_given: int) -> str | None:
 
 
 def _is_support(scenario: Scenario, prior: Prior) -> bool:
-    """Whether the released value must be an atom of the prior's distributions.
+    """Return whether the released value must be an atom of the prior's distributions.
 
     Point masses allow no other value. Neither do the rows of a group, or the tables of a world,
     that are the released data.
@@ -168,7 +168,7 @@ def _is_support(scenario: Scenario, prior: Prior) -> bool:
 
 
 def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
-    """The atom that equals the value, up to the order in which rows were summed."""
+    """Find the atom that equals the value, up to the order in which rows were summed."""
     # Relative to the largest atom in each coordinate: no coordinate excuses another.
     sizes = np.abs(atoms).max(axis=0)
     apart = np.abs(atoms - value) / np.where(sizes > 0, sizes, 1.0)
@@ -184,7 +184,7 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
 
 
 def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
-    """Without noise only a value that the distributions themselves have may be published."""
+    """Refuse to publish a value without noise unless the distributions themselves have it."""
     atoms = _atoms(scenario, None)
     if not atoms or not (np.vstack(atoms) == np.array(value)).all(axis=1).any():
         raise ReleaseError(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures, tables and one HTML page of what others computed; most need the extra `report`."""
+"""Pictures, tables and one HTML page of computed results; most need the extra `report`."""

@@ -35,16 +35,16 @@ from pufferslice.report.text import text_table
 from pufferslice.scenario.scenario import Scenario
 
 WITHIN: Final = 0.05
-"""Any two shares of women at most so far apart are not told apart."""
+"""Largest difference of two shares of women that are not told apart."""
 TARGET: Final = Guarantee.guess(at_most=0.64)
-"""What the certificate claims, of the whole output."""
+"""Claim of the certificate, about the whole output."""
 _CLIP: Final = {"age": (17, 90), "education-num": (1, 16), "hours-per-week": (1, 99)}
 _N_RATES: Final = 5
 GUESSES: Final = (0.55, 0.6, 0.64, 0.7, 0.8)
-"""Other bounds to choose among."""
+"""Other shares of right guesses to choose among."""
 SEED: Final = 7
 N_OUTPUTS: Final = 10_000
-"""Fresh outputs under each secret that the audit attacks."""
+"""Number of fresh outputs under each secret that the audit attacks."""
 CONFIDENCE: Final = 0.95
 
 FILES: Final = {
@@ -59,7 +59,7 @@ FILES: Final = {
     "report.html": "all of it on one page, to open in a browser",
 }
 PUBLIC_FILES: Final = ("README.txt", "certificate.json", "release.json")
-"""All others reveal evidence, and are readable by their owner only."""
+"""Files for the public; all others reveal evidence, and only their owner can read them."""
 _LISTED_FILES: Final = "\n".join(f"  {name:<25} {what}" for name, what in FILES.items())
 _FOR_THE_PUBLIC: Final = (
     "With data of your own, only certificate.json and release.json may be published;\n"
@@ -73,30 +73,30 @@ _STEPS: Final = 7
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class DemoResult:
-    """What the demonstration made; `print(result)` is its summary."""
+    """Results of the demonstration; `print(result)` is its summary."""
 
     folder: Path
     certificate: Certificate
     verification: Verification
-    """The outcome of recomputing the saved certificate from the saved evidence."""
+    """Outcome of recomputing the saved certificate from the saved evidence."""
     released: Release
     audit: Audit
-    """What attacks with fresh outputs say about the certificate."""
+    """Results of attacks on the certificate with fresh outputs."""
     verdict: Verdict
     """Whether such a release is worth making."""
     sweep: Sweep
-    """What other shares of right guesses would cost."""
+    """Sweep over other shares of right guesses."""
     statistics: tuple[dict[str, Any], ...]
-    """True and released value, noise, noise of group privacy with the same promise, and largest
-    difference between two worlds, in their units."""
+    """Rows by statistic: true and released value, noise, noise of group privacy with the same
+    promise, and largest difference between two worlds, in their units."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Everything that was written."""
+        """List every file that was written."""
         return tuple(self.folder / name for name in FILES)
 
     def to_json(self) -> dict[str, Any]:
-        """The summary as JSON values."""
+        """Return the summary as JSON values."""
         return {
             "certificate": self.certificate.digest,
             "guarantee": self.certificate.guarantee.to_json(),
@@ -240,7 +240,7 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
 
 
 def demo_query() -> Query:
-    """Eight statistics of the whole table, each clipped to a public range."""
+    """Build a query of eight statistics of the whole table, each clipped to a public range."""
     return summary(
         mean=list(_CLIP),
         rate=[
@@ -255,7 +255,7 @@ def demo_query() -> Query:
 
 
 def _group_privacy(scenario: Scenario) -> Floats:
-    """Noise that hides so many rows whatever they are, in every statistic at once.
+    """Compute noise that hides so many rows whatever they are, in every statistic at once.
 
     Each row can move a mean by the width of its clip range over the number of rows.
     """

@@ -33,7 +33,7 @@ KINDS: Final = (
 )
 
 _PUBLIC_NUMBERS: Final = {"step", "n_steps", "spent_epsilon", "epsilon"}
-"""In every row of a public log, beside the notion and the order or delta of the claim."""
+"""Keys in every row of a public log, beside the notion and the order or delta of the claim."""
 _SAME: Final = 1e-9
 
 
@@ -43,7 +43,7 @@ class TrainingLog:
     """Rows of a log that `pufferslice train` wrote."""
 
     internal: bool
-    """Computed from the private records, and covered by no guarantee."""
+    """Whether the log was computed from the private records, so that no guarantee covers it."""
     rows: tuple[Mapping[str, Any], ...]
 
 
@@ -58,7 +58,7 @@ class Curves:
 
 
 AnyAudit = Audit | Verdict | MembershipAudit
-"""Of a release; the verdict on a training plan; an attack on one trained model."""
+"""Audit of a release, verdict on a training plan, or attack on one trained model."""
 
 Content = Certificate | Release | AnyAudit | Curves | TrainingLog
 
@@ -75,11 +75,11 @@ class Supplied:
     path: Path
     content: Content
     names: str | None = None
-    """The digest of the certificate that it says it is about."""
+    """Digest of the certificate that the file says it is about."""
 
 
 def read_file(path: str | os.PathLike[str]) -> Supplied:
-    """What a file holds; a file of no known kind is refused by name."""
+    """Read a file by its content; a file of no known kind is refused by name."""
     where = Path(path)
     if where.name.endswith(EVIDENCE_SUFFIX):
         raise ArgumentError(
@@ -120,7 +120,7 @@ def _json(content: bytes) -> Mapping[str, Any] | None:
 
 
 def _log(content: bytes) -> TrainingLog | None:
-    """JSON lines, each a row of a training log; the last may be cut off by a crash."""
+    """Read JSON lines, each a row of a training log; a crash may have cut off the last."""
     rows = [_json(line) for line in content.splitlines()]
     if rows and rows[-1] is None:
         del rows[-1]
@@ -148,7 +148,7 @@ def _is_number(value: object) -> bool:
 
 
 def _structured(kind: Any, value: Any) -> Any:  # any type, any JSON value
-    """A JSON value as a value of this type; one of another type is an error."""
+    """Build a value of this type from a JSON value; one of another type is an error."""
     origin, inside = get_origin(kind), get_args(kind)
     if attrs.has(kind) and isinstance(value, dict):
         hints, fields = get_type_hints(kind), attrs.fields(kind)
@@ -172,7 +172,7 @@ def _structured(kind: Any, value: Any) -> Any:  # any type, any JSON value
 
 
 def _audit(document: Mapping[str, Any]) -> AnyAudit:
-    """Any audit; the outcome of a verdict is worked out again from its numbers."""
+    """Read any audit; the outcome of a verdict is worked out again from its numbers."""
     if "verdicts" not in document and not isinstance(document.get("certificate"), str):
         raise ArgumentError(
             "it does not say which certificate it is about; make it with "
@@ -210,7 +210,7 @@ _READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], Content]], .
     ({"claim", "lower_bound", "refutable_below"}, _audit),
     ({"notion", *_PUBLIC_NUMBERS}, _one_row),
 )
-"""By which keys a file is known, and what reads it."""
+"""Keys by which a kind of file is known, and the function that reads it."""
 
 
 @final
@@ -221,7 +221,7 @@ class ReportInputs:
     path: Path
     certificate: Certificate
     verification: Verification | None
-    """None if there is nothing to recompute the claim from, or for the public edition."""
+    """Outcome of recomputing the claim; None without evidence, or for the public edition."""
     releases: tuple[Release, ...] = ()
     audits: tuple[AnyAudit, ...] = ()
     comparisons: tuple[Curves, ...] = ()
@@ -229,7 +229,7 @@ class ReportInputs:
 
     @property
     def scenario(self) -> object:
-        """What two certificates must share to be about the same secret and query."""
+        """Facts that two certificates must share to be about the same secret and query."""
         statement = self.certificate.statement
         if isinstance(statement, TrainingStatement):
             return statement.data
@@ -241,17 +241,17 @@ _FIELDS: Final[Mapping[type, str]] = {
     Curves: "comparisons",
     TrainingLog: "logs",
 }
-"""Where the inputs hold a file; audits else."""
+"""Fields of the inputs by type of file; all other types are audits."""
 
 
 def internal_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
-    """The files by certificate, with evidence; what does not verify or belong is refused."""
+    """Group files by certificate, with evidence; refuse what does not verify or belong."""
     files = [read_file(path) for path in paths]
     return _matched(_verified(files), files)
 
 
 def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
-    """The same from public statements alone; files that are not for the public are refused.
+    """Group files by certificate from public statements alone; refuse confidential files.
 
     Evidence beside a certificate may refute it; nothing else of it is used.
     """
@@ -275,7 +275,7 @@ def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs
 
 
 def _verified(files: Sequence[Supplied]) -> list[ReportInputs]:
-    """The certificates, each verified if there is anything to verify it from."""
+    """Read the certificates, each verified if there is anything to verify it from."""
     inputs: dict[str, ReportInputs] = {}
     for path, certificate in ((file.path, file.content) for file in files):
         if not isinstance(certificate, Certificate):
@@ -330,7 +330,7 @@ def _matched(
 
 
 def _compares(curves: Curves, certificate: Certificate) -> bool:
-    """Whether a comparison was made of the certificate's scenario: its own row has its noise."""
+    """Return whether a comparison is of the certificate's scenario: its own row has its noise."""
     claim = certificate.guarantee
     if certificate.workflow != "release" or not claim.has_order:
         return False
@@ -391,7 +391,7 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
 
 
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
-    """A release has the coordinates, claim, range and noise that its certificate states."""
+    """Check that a release has the coordinates, claim, range and noise of its certificate."""
     statement, fits = certificate.statement, False
     if not isinstance(statement, TrainingStatement):
         limits = released.range

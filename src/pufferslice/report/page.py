@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page from files: nothing is loaded, and the page computes nothing.
+"""Self-contained HTML pages from files: nothing is loaded, and the pages compute nothing.
 
 The templates hold the words; `release` and `training` hold the numbers.
 """
@@ -52,7 +52,7 @@ _ISOLATED: Final = re.compile(f"{ISOLATE}([^{ISOLATE}{END_ISOLATE}]*){END_ISOLAT
 
 
 def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = silent) -> bytes:
-    """The internal edition: watermarked, with everything that the files and the evidence show.
+    """Write the internal edition: watermarked, with all that the files and the evidence show.
 
     Needs: certificates that verify, and only files that are about one of them.
     """
@@ -72,7 +72,7 @@ def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = 
 
 
 def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
-    """The public edition, from public statements and released values alone.
+    """Write the public edition, from public statements and released values alone.
 
     Guarantee: the bytes are the same whether the evidence lies beside the certificates or not.
     """
@@ -84,7 +84,7 @@ def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
 
 
 def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
-    """A privacy label: one card for the public about one certificate, from its statement alone."""
+    """Write a privacy label: one public card about one certificate, from its statement alone."""
     inputs = public_inputs(paths)
     if len(paths) != 1:
         raise ArgumentError("a label is about one certificate; give that file alone")
@@ -136,7 +136,7 @@ def _rendered(
 
 
 def _environment() -> jinja2.Environment:
-    """The templates, with what they may call."""
+    """Load the templates, with the functions that they may call."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -186,7 +186,7 @@ def _guesses(variation: float, n_secrets: int = 2) -> str:
 
 
 def _isolated(value: object) -> object:
-    """A text for the body of the page: escaped, its labels isolated; anything else as it is."""
+    """Escape a text for the body of the page, with its labels isolated; keep anything else."""
     if not isinstance(value, str) or isinstance(value, markupsafe.Markup):
         return value
     return _marked(value, "<bdi>", "</bdi>")

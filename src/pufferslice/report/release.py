@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a page about one protected release."""
+"""Numbers of a page about one protected release."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -59,14 +59,14 @@ _LONGEST_ON_AN_AXIS: Final = 28
 _OFF: Final = (0.1, 0.25, 0.5, 1.0)
 """Shares of the guard by which a prior may be off, for which the cost is shown."""
 _EQUAL: Final = 0.005
-"""Curves that differ by less than this share cannot be told apart and share a line."""
+"""Share below which curves cannot be told apart and are drawn as one line."""
 _LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _DRAWN: Final = ("tight, transport", "tight, exact", comparison.UNSLICED)
-"""Endings of the names of our forms that are drawn; the table has all."""
+"""Endings of the names of our mechanisms that are drawn; the table has all."""
 
 
 def release_numbers(held: ReportInputs) -> dict[str, Any]:
-    """What the public statement says, and what was released, audited and compared."""
+    """Collect what the public statement says, and what was released, audited and compared."""
     certificate = held.certificate
     statement = certificate.released
     scenario, n_secrets = statement.scenario, len(statement.scenario.secrets)
@@ -111,7 +111,7 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
 def evidence_numbers(
     certificate: Certificate, numbers: Mapping[str, Any], progress: Progress
 ) -> dict[str, Any]:
-    """What only the evidence shows: the verdict, other bounds, slices and pairs."""
+    """Collect what only the evidence shows: the verdict, other bounds, slices and pairs."""
     if certificate.evidence is None or certificate.released.distributions_are_equal:
         return {}
     points = sweep_points(
@@ -158,7 +158,7 @@ def evidence_numbers(
 
 
 def _readings(claim: Claim, statement: ReleaseStatement) -> list[tuple[str, str, str]]:
-    """The same noise as divergence, as (epsilon, delta) and as guesses: whole output, slices."""
+    """Read one noise as divergence, (epsilon, delta) and guesses: whole output, slices."""
     unsliced, rows = statement.unsliced, []
     order, sliced = f"Rényi divergence of order {in_full(unsliced.order)}", ""
     if claim.is_sliced and claim.has_order:
@@ -179,7 +179,7 @@ def _readings(claim: Claim, statement: ReleaseStatement) -> list[tuple[str, str,
 
 
 def _shape(certificate: Certificate) -> dict[str, Any] | None:
-    """The public shape of the noise: in words, its correlations, and ellipses to choose from."""
+    """Describe the public shape of the noise: words, correlations, and ellipses to choose from."""
     statement, shape = certificate.released, certificate.shape
     sentences = shape_sentences(statement)
     if not sentences:
@@ -210,7 +210,7 @@ def _shape(certificate: Certificate) -> dict[str, Any] | None:
 
 
 def _shares_of(certificate: Certificate, isotropic_std: float | None) -> list[float]:
-    """The noise of each statistic as a share of isotropic noise; empty where that is not known."""
+    """Compare the noise of each statistic with isotropic noise; empty where that is not known."""
     if certificate.shape is None or not isotropic_std:
         return []
     stds = certificate.released.noise.std_by_coordinate
@@ -219,13 +219,13 @@ def _shares_of(certificate: Certificate, isotropic_std: float | None) -> list[fl
 
 
 def _compared_std(held: ReportInputs) -> float | None:
-    """Isotropic noise for the same claim, if a comparison has it."""
+    """Return isotropic noise for the same claim, if a comparison has it."""
     rows = [row for curves in held.comparisons for row in curves.table.rows]
     return next((row.noise_std for row in rows if row.mechanism == comparison.UNSLICED), None)
 
 
 def _isotropic_std(claim: Claim, evidence: Evidence) -> float | None:
-    """Isotropic noise for the same claim, where the evidence can be mapped back.
+    """Compute isotropic noise for the same claim, where the evidence can be mapped back.
 
     Moments can, from whitened coordinates; coupled distances cannot.
     """
@@ -251,7 +251,7 @@ def _widths(range_: BoxRange | BallRange | None, names: Sequence[str]) -> list[f
 
 
 def _noise_lines(certificate: Certificate, points: Sequence[SweepPoint]) -> list[Series]:
-    """The certificate's own rule first, on which the markers stand; then the other one."""
+    """List the noise by the certificate's own rule, where the markers stand, then by the other."""
     stds = {
         "tight": tuple(point.tight_std for point in points),
         "closed_form": tuple(point.closed_form_std for point in points),
@@ -278,7 +278,7 @@ def _cost(pair: PairCost) -> float:
 
 
 def _slice_lines(profile: SliceProfile) -> list[Series]:
-    """The costs of the slices in falling order, with their average and joint value."""
+    """List the slice costs in falling order, with their average and joint value."""
     n_slices = len(profile.costs)
     places = np.arange(n_slices)
     if n_slices > _MOST_SLICES:
@@ -294,7 +294,7 @@ def _slice_lines(profile: SliceProfile) -> list[Series]:
 
 
 def _drawn(curves: Curves) -> tuple[list[Series], bool]:
-    """The lines of a comparison, and whether some stand for several mechanisms."""
+    """Choose the lines of a comparison, and say whether some stand for several mechanisms."""
     ours = {row.mechanism for row in curves.table.rows if row.is_ours}
     drawn = {
         name: np.array(values, dtype=float)
@@ -315,7 +315,7 @@ def _drawn(curves: Curves) -> tuple[list[Series], bool]:
 
 
 def grouped(curves: Mapping[str, Floats]) -> list[list[str]]:
-    """Names of curves that coincide, together; in the order of the first of each group."""
+    """Group the names of curves that coincide, in the order of the first of each group."""
     groups: list[list[str]] = []
     for name, values in curves.items():
         for group in groups:

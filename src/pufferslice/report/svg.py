@@ -31,30 +31,30 @@ _OUTLINES: Final = {
     "fourth": "M0 -3.5L3.5 0L0 3.5L-3.5 0z",
     "fifth": "M0 3.3L3 -2H-3z",
 }
-"""The outline of the points of a line, by its look; circles for all others."""
+"""Outlines of the points of a line, by its look; circles for all others."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class Series:
-    """One line of a chart; points without a value are left out."""
+    """A line of a chart; points without a value are left out."""
 
     name: str
     look: str
-    """A class of the style sheet: first, second, third, …"""
+    """Class of the style sheet: first, second, third, …"""
     xs: tuple[float, ...]
     ys: tuple[float | None, ...]
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """The points that there are."""
+        """Points that have a value."""
         return [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None]
 
 
 @final
 @attrs.frozen(kw_only=True)
 class Axes:
-    """What the two axes of a line chart say, and whether they are logarithmic."""
+    """Labels of the two axes of a line chart, and whether they are logarithmic."""
 
     x_label: str
     y_label: str
@@ -62,19 +62,19 @@ class Axes:
     log_y: bool = False
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
-    """Where the values have ends of their own, as probabilities do."""
+    """Range of the values, where they have natural ends as probabilities do."""
 
     def points(self, line: Series) -> list[tuple[float, float]]:
-        """The points of a line that can be drawn: no zero on a logarithmic axis."""
+        """Select the points of a line that can be drawn: no zero on a logarithmic axis."""
         return [(x, y) for x, y in line.points if self.has_place(x, y)]
 
     def has_place(self, x: float, y: float) -> bool:
-        """Whether a point can be drawn."""
+        """Return whether a point can be drawn."""
         return not (self.log_x and x <= 0) and not (self.log_y and y <= 0)
 
 
 class Mark(NamedTuple):
-    """Where the marker of a chart stands for one choice of the slider."""
+    """Position of a chart's marker for one choice of the slider."""
 
     x: float
     y: float | None
@@ -98,7 +98,7 @@ class _Scale(NamedTuple):
 
 
 def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "") -> str:
-    """The chart; with `marker` also a movable line and dot of that id, on the first series."""
+    """Draw the chart; `marker` adds a movable line and dot of that id, on the first series."""
     x, y = _scales(series, axes)
     root = _root(WIDTH, HEIGHT, title)
     frame = _add(root, "g", look="frame")
@@ -124,7 +124,7 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "
 
 
 def marks(series: Sequence[Series], axes: Axes) -> list[Mark]:
-    """Positions of the marker, one per point of the first series."""
+    """List positions of the marker, one per point of the first series."""
     x, y = _scales(series, axes)
     first = series[0]
     return [
@@ -134,7 +134,7 @@ def marks(series: Sequence[Series], axes: Axes) -> list[Mark]:
 
 
 def ellipse_axes(correlation: float) -> tuple[float, float]:
-    """Half axes, along and across the diagonal, of the ellipse of 95 % of two coordinates."""
+    """Compute half axes, along and across the diagonal, of two coordinates' 95 % ellipse."""
     reach, share = _BOTH_STDS * _PIXELS_PER_STD, max(-1.0, min(1.0, correlation))
     return round(reach * math.sqrt(1 + share), 2), round(reach * math.sqrt(1 - share), 2)
 
@@ -142,7 +142,7 @@ def ellipse_axes(correlation: float) -> tuple[float, float]:
 def ellipse_chart(
     title: str, names: tuple[str, str], half_widths: tuple[str, str], correlation: float
 ) -> str:
-    """Where the noise of two coordinates lies together; both have the same length on the page."""
+    """Draw where the noise of two coordinates lies together, at equal lengths on the page."""
     (x, y), reach = _CENTRE, _ONE_STDS * _PIXELS_PER_STD
     root = _root(400, 320, title, "chart ellipse")
     frame = _add(root, "g", look="frame")
@@ -179,7 +179,7 @@ def _root(width: int, height: int, title: str, look: str = "chart") -> ET.Elemen
 
 
 def _add(parent: ET.Element, tag: str, text: str = "", **named: str | float) -> ET.Element:
-    """A new element; `look` is its class."""
+    """Add a new element; `look` is its class."""
     renamed = {"class" if name == "look" else name: str(value) for name, value in named.items()}
     child = ET.SubElement(parent, tag, renamed)
     child.text = escaped(text, keep=_KEPT) or None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sweep over bounds as one SVG picture that needs no page around it."""
+"""Picture of a sweep over bounds, in SVG that needs no page around it."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ _STYLE: Final = (
 
 
 def sweep_svg(sweep: Sweep) -> str:
-    """Noise, as a multiple of that at the claimed bound, and right guesses, against the bound.
+    """Draw right guesses and the noise, relative to that at the claimed bound, against the bound.
 
     The noise of all statistics has one shape, so one line shows them all. Internal, as the sweep.
     """

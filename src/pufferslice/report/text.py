@@ -13,21 +13,21 @@ ISOLATE: Final = "\u2068"
 END_ISOLATE: Final = "\u2069"
 
 N_BOUNDS: Final = 25
-"""Bounds on the slider of a page."""
+"""Number of bounds on the slider of a page."""
 
 
 def number(value: float | None) -> str:
-    """Three digits."""
+    """Write a number with three digits."""
     return "none" if value is None else rounded(value)
 
 
 def bound(value: float | None) -> str:
-    """Three digits, rounded up."""
+    """Write a number with three digits, rounded up."""
     return "none" if value is None else at_most(value, digits=3)
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun.
+    """Write a count and its noun.
 
     >>> counted(1, "pair"), counted(1_200, "pair")
     ('1 pair', '1,200 pairs')
@@ -36,7 +36,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def label(text: str) -> str:
-    r"""A label between Unicode isolates, which the page makes a `<bdi>`: it reverses no other text.
+    r"""Put a label between Unicode isolates (the page makes a `<bdi>`): it reverses no other text.
 
     >>> label("race")
     '\u2068race\u2069'
@@ -45,12 +45,12 @@ def label(text: str) -> str:
 
 
 def pair_of(labels: Sequence[str]) -> str:
-    """The labels of a pair."""
+    """Write the labels of a pair."""
     return " / ".join(map(label, labels))
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells, each column as wide as its widest cell; the first to the left.
+    """Align rows of equally many cells: the first column to the left, all others to the right.
 
     >>> print(text_table([("name", "noise"), ("mean(age)", "1.5")]))
       name       noise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a page about private training."""
+"""Numbers of a page about private training."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -22,7 +22,7 @@ _INTERNAL_COLUMNS: Final = ("mean_loss", "held_out_accuracy", "held_out_loss")
 
 
 def training_numbers(held: ReportInputs) -> dict[str, Any]:
-    """What the public statement says, and what logs and audits show."""
+    """Collect what the public statement says, and what logs and audits show."""
     certificate = held.certificate
     statement = certificate.trained
     verdicts = [audit for audit in held.audits if isinstance(audit, Verdict)]
@@ -49,7 +49,7 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
 
 
 def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, Any]:
-    """The noise of the same plan at other epsilons; nothing if it has no single noise."""
+    """Compute the noise of a plan at other epsilons; nothing if it has no single noise."""
     claim = certificate.guarantee
     points = what_if_training(certificate, claim.bounds_around(N_BOUNDS), progress)
     if not points:
@@ -73,7 +73,7 @@ def _ends(runs: Sequence[PlanPart]) -> tuple[float, float]:
 
 
 def _curves(log: TrainingLog) -> Iterator[tuple[Series, int]]:
-    """The columns of a log that are drawn, and every how many rows."""
+    """List the columns of a log that are drawn, and the step between drawn rows."""
     for name in _INTERNAL_COLUMNS if log.internal else _COLUMNS:
         rows = [row for row in log.rows if isinstance(row.get(name), int | float)]
         if rows:

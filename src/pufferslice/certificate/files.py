@@ -115,7 +115,7 @@ class VerdictPart(Part):
 
 
 class InferencePart(Part):
-    """How often an attack names the secret that an output comes from."""
+    """The result of an attack that names the secret that an output comes from."""
 
     attack: Literal["gaussian_map", "likelihood_ratio"]
     prior: str

@@ -220,8 +220,7 @@ def spent_in_full(
 ) -> UnslicedPart:
     """Compute the cost in all dimensions, and the right guesses, by the certificate's evidence.
 
-    As `unsliced` in a statement; None where nothing bounds
-    a number.
+    Both numbers are as in `unsliced` of a statement; None where nothing bounds one.
     """
     evidence = required_evidence(certificate)
     std = certificate.noise_std if noise_std is None else wide_noise(noise_std)

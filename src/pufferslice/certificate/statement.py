@@ -142,7 +142,7 @@ def _escaped(value: Any) -> Any:  # a field of any kind
 
 
 class BoxRange(Part):
-    """Every coordinate lies between two public ends, in the user's units."""
+    """A range with two public ends for each coordinate, in the user's units."""
 
     kind: Literal["box"]
     low: Vector
@@ -160,7 +160,7 @@ class BoxRange(Part):
 
 
 class BallRange(Part):
-    """Every output lies within a public distance of a public center, in the user's units."""
+    """A range of outputs within a public distance of a public center, in the user's units."""
 
     kind: Literal["ball"]
     center: Vector
@@ -189,13 +189,13 @@ class BinsSecret(Part):
 
 
 class WorldsSecret(Part):
-    """Which world a table comes from."""
+    """The world that a table comes from."""
 
     worlds: Text
 
 
 class ShareSecret(Part):
-    """Any two shares of rows with a property that are at most so far apart."""
+    """A share of rows with a property: any two at most `within` apart are protected."""
 
     share_of: Text
     within: Annotated[float, Field(gt=0, lt=1)]
@@ -212,7 +212,7 @@ class ShareSecret(Part):
 
 
 class SizeSecret(Part):
-    """Any two numbers of rows within a ratio, up to a largest one."""
+    """A number of rows: any two within a ratio, up to a largest one, are protected."""
 
     size_of: Text
     ratio: Annotated[float, Field(gt=1, lt=LARGEST)]
@@ -248,7 +248,7 @@ class QueryPart(Part):
     kind: Text
     level: Level
     names: SomeDistinct[Text]
-    """The coordinates of the released value."""
+    """Names of the coordinates of the released value."""
     columns: Distinct[Text]
     """Columns of the data that the query reads."""
     parameters: dict[str, Any]
@@ -436,8 +436,7 @@ class ProfilePart(Part):
     n_directions: Count
     """Number of slices of positive weight."""
     effective_slices: Annotated[float, Field(ge=0.999999, lt=LARGEST)]
-    """Number of equally weighted slices that would be as concentrated: 1 / sum of squared weights.
-    """
+    """Number of equally weighted slices of equal concentration: 1 / sum of squared weights."""
     largest_weight: Annotated[float, Field(gt=0, le=1)]
     digest: Sha256
 

@@ -36,8 +36,7 @@ from pufferslice.sensitivity.renyi import aggregate
 from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
 
 _MOST_ENTRIES: Final = 60_000
-"""Number of entries to which tables are rounded up for total variations and views: still a bound.
-"""
+"""Entries to which tables are rounded up for total variations and views: still a bound."""
 
 _UP: Final = 1 + 2.0**-40
 

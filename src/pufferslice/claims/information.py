@@ -17,8 +17,8 @@ from pufferslice.sensitivity.sensitivity import Full
 class Information(WholeClaim):
     r"""A limit, in bits, on the Kullback-Leibler divergence between two protected values.
 
-    With $\rho$ the mean squared distance of coupled outputs, in noise deviations, it is at most
-    $\rho / 2$ nats, in both orders of the pair, by joint convexity.
+    With $\rho$ the mean squared distance of coupled outputs, in noise deviations, the divergence is
+    at most $\rho / 2$ nats, in both orders of the pair, by joint convexity.
 
     >>> print(Information(bits=0.25))
     at most 0.25 bits of information between two values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands print: one JSON object or prose, a progress bar on a terminal, exit codes."""
+"""Output of commands: one JSON object or prose, a progress bar on a terminal, exit codes."""
 
 import contextlib
 import os

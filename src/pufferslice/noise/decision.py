@@ -57,8 +57,7 @@ class NoiseOptions:
     """The data holder's requests about the noise, beside the claim."""
 
     shape: object = None
-    """Shape: `"fitted"`, `"diagonal"`, `"isotropic"` or a covariance; None for the claim's default.
-    """
+    """Shape `"fitted"`, `"diagonal"`, `"isotropic"` or a covariance; None for the default."""
     guard: float | None = None
     """Public radius, in scaled coordinates, up to which shifts of the output are hidden, too."""
     weights: Mapping[str, float] | Sequence[float] | None = None

@@ -66,7 +66,7 @@ def row_covariance(
 ) -> tuple[Floats, bool]:
     """Return the covariance that meets a mean square, and whether it exceeds the least one.
 
-    It is more where exchanging one row would otherwise be seen (statistics that are constant, or
+    It exceeds it where exchanging one row would otherwise be seen (statistics that are constant, or
     follow from others, in the rows of the moments), and where it is rounded because it was fitted
     to the released rows.
     """

@@ -70,8 +70,7 @@ class GaussianPairs:
     """Means, shape (n_pieces, 2, dim)."""
     covs: Floats
     """Covariances, shape (n_pieces, 2, dim, dim); each number within `SCALING` of the exact one,
-    relative to its own size, and equal for two distributions only where the declared numbers are.
-    """
+    relative to its own size; two are equal only where the declared numbers are."""
     owners: Integers = attrs.field(
         default=attrs.Factory(lambda self: np.arange(len(self.means)), takes_self=True)
     )

@@ -9,11 +9,13 @@ from tests.refusal_tables import refusals
 from tests.refusals import check_refused
 
 import pufferslice as ps
-from pufferslice.audit import TrainingRuns
+from pufferslice.audit import TrainingRuns, audit_release
+from pufferslice.baselines.comparison import compare_mechanisms
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.claims import Sliced
 from pufferslice.errors import CalibrationError, PuffersliceError, ReleaseError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
+from pufferslice.learning.accountants import calibrate_multiplier
 
 TABLE = pa.table({"site": ["a", "a", "b", "b"], "x": [0.0, 1.0, 2.0, 3.0]})
 SAME = pa.table({"site": ["a", "a", "b", "b"], "x": [1.0, 2.0, 1.0, 2.0]})
@@ -35,12 +37,29 @@ PLAN = plan_with_noise(
     accountant=WorstCase(),
     order=4,
 )
+GUESS = ps.Guarantee.guess(at_most=0.6)
+DELTA_RUN = (ps.Guarantee.epsilon_delta(1.0, 1e-5), PLAN.sampling, PLAN.differing, 1)
 RUN = ps.certify_training(PLAN, data="nine records", noise="drawn by the system")
 
 
 def of_two_dimensions():
     evidence = CERTIFICATE.evidence
     attrs.evolve(evidence, full=attrs.evolve(evidence.full, dim=2)).check()
+
+
+def audit_of_bits():
+    """So many bits, of rows, bound neither an epsilon nor guesses."""
+    rows = pa.table({"ill": ["y", "n"] * 30, "x": [2.0, 0.0] * 30})
+    scenario = ps.Scenario.from_prevalence(
+        rows,
+        column="ill",
+        value="y",
+        within=0.5,
+        query=ps.queries.summary(total=["x"], clip={"x": (0, 2)}),
+        moments_from=rows,
+    )
+    certificate = ps.certify_release(scenario, ps.Guarantee.information(bits=1e4))
+    audit_release(scenario, None, certificate, n_outputs=200, confidence=0.9, seed=1)
 
 
 def signed(**signature):
@@ -58,6 +77,10 @@ REFUSED = {
         ("'module:function'", lambda: TrainingRuns(worker="train", plan=None, n_runs=9)),
         ("failure", lambda: Evidence.of(RECORDS.with_sampled_priors(), LINE, None)),
         ("signature.public_key", lambda: signed(public_key="x", value=1)),
+        ("training runs", lambda: CERTIFICATE.trained),
+        ("order and epsilon", lambda: compare_mechanisms(SCENARIO, None, GUESS)),
+        ("worst_case", lambda: calibrate_multiplier(WorstCase(), *DELTA_RUN)),
+        ("nothing that an attack", audit_of_bits),
         (
             "empirical priors",
             lambda: ps.plan_samples(SCENARIO, JOINT, noise_std=1.0, failure_probability=0.1),

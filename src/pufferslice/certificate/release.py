@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statement about a release, computed from the evidence and the caller's options."""
 
-import math
 from typing import Any, final
 
 import attrs
@@ -9,6 +8,7 @@ import numpy as np
 
 from pufferslice._core.numbers import at_most
 from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise
+from pufferslice._core.search import LARGEST
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.statement import (
     NoisePart,
@@ -228,14 +228,16 @@ def _noise_or_zero(target: Claim, slices: Slices) -> float:
 
 def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> UnslicedPart:
     """Bound what the noise costs in all dimensions, and how often the secret can be guessed."""
-    if evidence.are_equal:
-        return UnslicedPart(order=order, epsilon=0.0, source="equal distributions", guess=0.5)
-    full = evidence.full
-    bound, guess = full.divergence(order, noise_std), released_guess(full, noise_std)
-    lacks = math.isinf(bound) and full.differences is not None
-    return UnslicedPart(
-        order=order,
-        epsilon=bound if math.isfinite(bound) else None,
-        source=f"{full.source}: no bound at this order and noise" if lacks else full.source,
-        guess=None if guess >= 1 else guess,
-    )
+    values: dict[str, Any] = {"order": order, "epsilon": 0.0, "guess": 0.5}
+    values["source"] = "equal distributions"
+    if not evidence.are_equal:
+        full = evidence.full
+        bound, guess = full.divergence(order, noise_std), released_guess(full, noise_std)
+        is_bounded = bound < LARGEST
+        lacks = not is_bounded and full.differences is not None
+        values |= {
+            "epsilon": bound if is_bounded else None,
+            "source": f"{full.source}: no bound at this order and noise" if lacks else full.source,
+            "guess": None if guess >= 1 else guess,
+        }
+    return checked(UnslicedPart, values, "unsliced", CertificateError)

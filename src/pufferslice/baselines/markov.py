@@ -17,7 +17,8 @@ from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_between, check_count
 from pufferslice._core.search import smallest_safe
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.markov import state_counts, stationary
+from pufferslice.scenario.chains import stationary
+from pufferslice.scenario.markov import state_counts
 from pufferslice.sensitivity.renyi import gaussian_delta
 
 _EPSILONS: Final = (1e-6, 100.0)

@@ -16,6 +16,7 @@ from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
+from pufferslice.scenario.chains import stationary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import DECLARED, Source
 
@@ -288,16 +289,3 @@ def held_counts(masses: Floats) -> tuple[FiniteDistribution, float, float]:
     shares = shares / math.fsum(shares)
     held = FiniteDistribution.weighted(outputs, shares)
     return held, float(np.abs(held.counts / held.total / shares - 1).max()), left_out
-
-
-def stationary(chain: Floats) -> Floats:
-    """The stationary distribution of a chain that has one."""
-    n = len(chain)
-    system = np.vstack([chain.T - np.eye(n), np.ones(n)])
-    solution, _, rank, _ = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)
-    if rank < n:
-        raise ArgumentError(
-            "the chain has several stationary distributions; give start as probabilities"
-        )
-    positive = np.maximum(solution, 0.0)
-    return np.asarray(positive / math.fsum(positive))

@@ -8,6 +8,7 @@ shows a value of the table.
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, Final, Literal, NoReturn
 
 import narwhals as nw
@@ -31,7 +32,7 @@ FILL_OR_DROP: Final = (
     'query.with_missing("drop-rows") in Python; the number left out is stated'
 )
 
-CalendarPart = Literal["hour", "weekday", "day"]
+CalendarPart = Literal["hour", "weekday", "day", "week", "month", "quarter", "year"]
 
 WEEKDAYS: Final = (
     "Monday",
@@ -136,15 +137,17 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
 
 
 def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.str_]:
-    """The hour (`0` to `23`), weekday (`Monday`) or day (`2026-01-31`) of a column of times.
+    """The part of the calendar that each time of a column is in, as a label.
 
-    Of times with a time zone it is that of the zone. Refuses missing values.
+    Hours are `0` to `23`, weekdays `Monday`, days `2026-01-31`, weeks `2026-W05` (ISO 8601), months
+    `2026-01`, quarters `2026-Q1`, years `2026`. Of times with a time zone it is that of the zone.
+    Refuses missing values.
 
     >>> import pyarrow as pa
     >>> from datetime import date
     >>> frame = frame_of(pa.table({"start": [date(2026, 1, 31)]}))
-    >>> calendar_of(frame, "start", "weekday").tolist()
-    ['Saturday']
+    >>> [calendar_of(frame, "start", part).item() for part in ("weekday", "week", "quarter")]
+    ['Saturday', '2026-W05', '2026-Q1']
     """
     series = _complete_column(frame, name)
     allowed = (nw.Datetime,) if part == "hour" else (nw.Datetime, nw.Date)
@@ -156,9 +159,31 @@ def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.s
         )
     if part == "hour":
         return np.asarray(series.dt.hour().to_numpy()).astype(np.str_)
-    if part == "weekday":
-        return np.asarray(np.array(WEEKDAYS)[np.asarray(series.dt.weekday().to_numpy()) - 1])
-    return np.array(series.dt.to_string("%Y-%m-%d").to_list(), dtype=np.str_)
+    # Few days are written out: a table has fewer of them than rows.
+    days, places = np.unique(_days_of(series), return_inverse=True)
+    return np.array([_calendar_label(each, part) for each in days.tolist()], dtype=np.str_)[places]
+
+
+def _days_of(series: nw.Series[Any]) -> npt.NDArray[np.datetime64]:
+    """The local day of each time."""
+    year, month, day = (
+        np.asarray(numbers.to_numpy(), dtype=np.int64)
+        for numbers in (series.dt.year(), series.dt.month(), series.dt.day())
+    )
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    return np.asarray(months.astype("datetime64[D]") + (day - 1))
+
+
+def _calendar_label(day: date, part: CalendarPart) -> str:
+    year, week, weekday = day.isocalendar()
+    return {
+        "weekday": WEEKDAYS[weekday - 1],
+        "day": day.isoformat(),
+        "week": f"{year:04}-W{week:02}",
+        "month": f"{day.year:04}-{day.month:02}",
+        "quarter": f"{day.year:04}-Q{(day.month + 2) // 3}",
+        "year": f"{day.year:04}",
+    }[part]
 
 
 def order_of(frame: Frame, name: str) -> npt.NDArray[np.intp]:

@@ -20,6 +20,7 @@ from tests.compared import (
     whole,
 )
 from tests.inherited import for_every
+from tests.row_moments import rows_of
 from tests.shifts import OneShift
 
 from pufferslice._core.numbers import at_most, percent_at_most
@@ -39,7 +40,6 @@ from pufferslice.errors import ArgumentError, ClaimError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import DIFFERENCES, Full, Slices
 
 STDS = st.floats(math.log(0.3), math.log(30)).map(math.exp)
@@ -70,7 +70,7 @@ def gaussian_pairs(draw):
 def row_differences(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     root, shift = rng.normal(size=(2, 2)), rng.normal(size=2)
-    rows = RowDifference(
+    rows = rows_of(
         shift=shift, spread=root @ root.T, spans=[9.0, 9.0], counts=[2.0, rng.uniform(4.0, 8.0)]
     )
     return whole(Full(dim=2, differences=rows))

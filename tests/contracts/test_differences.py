@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from scipy.special import ndtr
 from tests.inherited import for_every
+from tests.row_moments import rows_of
 from tests.shifts import OneShift
 
 from pufferslice.errors import ClaimError
@@ -348,7 +349,7 @@ class TestRowDifference(DifferenceContract):
 
     kind = RowDifference
     can_be_equal = False
-    scenario: ClassVar = {"secret": {"n_differing": 1}}
+    scenario: ClassVar = {"secret": {"within": 0.1, "n_rows": 2, "design": "stratified"}}
 
     def world(self, rng, dim):
         shift, spread = rng.normal(size=dim), spread_of(rng, dim)
@@ -363,7 +364,7 @@ class TestRowDifference(DifferenceContract):
 
     def made(self, world, shape=None):
         shift, spread, spans, counts = world
-        return RowDifference(shift=shift, spread=spread, spans=spans, counts=counts)
+        return rows_of(shift=shift, spread=spread, spans=spans, counts=counts)
 
 
 class TestOneShift(DifferenceContract):

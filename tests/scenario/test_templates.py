@@ -108,7 +108,7 @@ class TestMarkovChain:
 
     def test_known_answers(self):
         query = summary(count={"state": 1})
-        scenario = Scenario.from_markov_chain(self.CHAIN, length=12, positions=[5], query=query)
+        scenario = Scenario.from_occupancy(self.CHAIN, length=12, positions=[5], query=query)
         laws = scenario.priors[0].distributions
         first = laws["state 0 at 5"].counts / 2**30
         second = laws["state 1 at 5"].counts / 2**30
@@ -120,7 +120,7 @@ class TestMarkovChain:
 
     def test_a_release_has_a_row_for_each_time(self, tmp_path):
         query = summary(count={"state": 1})
-        scenario = Scenario.from_markov_chain(self.CHAIN, length=12, positions=[5], query=query)
+        scenario = Scenario.from_occupancy(self.CHAIN, length=12, positions=[5], query=query)
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
         states = pa.table({"state": [0, 1] * 6})
         one_more = pa.table({"state": [0, 1] * 6 + [None]})
@@ -160,7 +160,7 @@ class TestMarkovChain:
 
     def test_windows_and_intervals(self):
         query = group_by({"hour": intervals([0, 4, 8])}, count={"state": 1})
-        scenario = Scenario.from_markov_chain(
+        scenario = Scenario.from_occupancy(
             self.CHAIN, length=8, positions=[(2, 4), 7], windows=[(0, 4), (4, 8)], query=query
         )
         assert scenario.secrets == (
@@ -194,7 +194,7 @@ class TestMarkovChain:
     def test_draws_of_a_long_chain(self):
         chain = [[0.5, 0.5], [0.5, 0.5]]
         options = {"length": 100, "positions": [50], "query": summary(count={"state": 1})}
-        scenario = Scenario.from_markov_chain(chain, **options, n_draws=500, seed=4)
+        scenario = Scenario.from_occupancy(chain, **options, n_draws=500, seed=4)
         prior = scenario.priors[0]
         assert prior.origin.endswith("500 draws per secret, public seed 4; the drawn sample is "
                                      "declared to be the prior")  # fmt: skip
@@ -205,7 +205,7 @@ class TestMarkovChain:
     @pytest.mark.parametrize("draws", [{}, {"n_draws": 10, "seed": 0}])
     def test_impossible_states_are_left_out(self, draws):
         chain = [[0.0, 0.5, 0.5], [0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]
-        scenario = Scenario.from_markov_chain(
+        scenario = Scenario.from_occupancy(
             chain,
             length=4,
             positions=[(1, 2), 0],
@@ -220,7 +220,7 @@ class TestMarkovChain:
 
     def test_every_position_is_protected_and_several_chains_are_priors(self):
         query = summary(count={"state": 1})
-        scenario = Scenario.from_markov_chain(
+        scenario = Scenario.from_occupancy(
             {"calm": self.CHAIN, "busy": [[0.5, 0.5], [0.5, 0.5]]},
             length=6,
             positions=range(6),
@@ -232,7 +232,7 @@ class TestMarkovChain:
     def test_counts_that_are_too_rare_are_left_out_and_said(self):
         """A hundred coins, one of them known: the others are binomial, without their far tails."""
         chain, query = [[0.5, 0.5], [0.5, 0.5]], summary(count={"state": 1})
-        scenario = Scenario.from_markov_chain(chain, length=100, positions=[50], query=query)
+        scenario = Scenario.from_occupancy(chain, length=100, positions=[50], query=query)
         (prior,) = scenario.priors
         for own, held in enumerate(prior.distributions.values()):
             exact = binom.pmf(held.outputs[:, 0] - own, 99, 0.5)
@@ -242,7 +242,7 @@ class TestMarkovChain:
         stated = float(re.search(r"of probability (\S+) together", prior.origin)[1])
         assert stated == pytest.approx(rare, rel=0.05)
         assert 0 < rare < 1e-6
-        short = Scenario.from_markov_chain(chain, length=8, positions=[5], query=query)
+        short = Scenario.from_occupancy(chain, length=8, positions=[5], query=query)
         assert "left out" not in short.priors[0].origin
 
 

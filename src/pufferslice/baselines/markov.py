@@ -48,7 +48,7 @@ def markov_noise(
 ) -> MarkovNoise:
     """Noise of each mechanism on the count of state 1 over `length` steps of a stationary chain.
 
-    Every position is protected. For comparison only: `Scenario.from_markov_chain` certifies.
+    Every position is protected. For comparison only: `Scenario.from_occupancy` certifies.
 
     >>> noise = markov_noise([[0.5, 0.5], [0.5, 0.5]], length=4, epsilon=1.0, delta=1e-5)
     >>> round(noise.quilt, 3), round(noise.group, 3)

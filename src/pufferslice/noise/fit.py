@@ -13,10 +13,18 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_one_of
-from pufferslice._core.text import listed
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA
+from pufferslice._core.text import given, listed
 from pufferslice.claims import Claim
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.noise.rows import row_covariance, sampling_weights
+from pufferslice.noise.rows import (
+    ONE_PERSON,
+    RowNoise,
+    accurate_noise,
+    row_covariance,
+    sampling_weights,
+    shared_noise,
+)
 from pufferslice.noise.shape import (
     FittedShape,
     Kind,
@@ -31,8 +39,9 @@ from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.person import distance_within, row_distance
 from pufferslice.sensitivity.renyi import moment_rate
-from pufferslice.sensitivity.rows import RowDifference
+from pufferslice.sensitivity.rows import INDEPENDENT, TRANSPORT, RowDifference, labellings
 from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
 from pufferslice.sensitivity.whitening import Shape
 
@@ -67,6 +76,8 @@ class Fit(NamedTuple):
     no such bound is known."""
     noise_std: float | None = None
     """Noise above what the claim needs; None where the claim decides."""
+    coupling: str | None = None
+    """Coupling of the rows of a change; None for what is not made of rows."""
 
 
 def fit_shape(
@@ -77,15 +88,33 @@ def fit_shape(
     guard: float | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     effort: Effort = "thorough",
+    stds: Floats | None = None,
+    coupling: str | None = None,
+    person: tuple[float, float] | None = None,
 ) -> Fit:
     """Fit the shape of the noise for a claim about the whole output.
 
     `guard` is a public radius in scaled coordinates: every shift of the output by no more than that
     is hidden as well as the claim says. `weights` say how much the variance of each coordinate
-    counts, in scaled coordinates; by default equally.
+    counts, in scaled coordinates; by default equally. For sums of rows, `stds` are the largest
+    standard deviations that are accurate enough, infinite where none is wanted; `coupling` names
+    the coupling, and `person` is the (epsilon, delta) that any one person gets as well.
     """
     if scenario.prior_kind == "rows":
-        return _row_fit(scenario, target, shape=shape, guard=guard, weights=weights)
+        return _row_fit(
+            scenario,
+            target,
+            shape=shape,
+            guard=guard,
+            weights=weights,
+            stds=stds,
+            coupling=coupling,
+            person=person,
+        )
+    if coupling is not None or person is not None:
+        raise ArgumentError(
+            "coupling and person are for sums of rows, as from_prevalence has them; leave them out"
+        )
     if not isinstance(shape, str):
         if guard is not None or weights is not None:
             raise ArgumentError(
@@ -123,8 +152,15 @@ def _row_fit(
     shape: object,
     guard: float | None,
     weights: Mapping[str, float] | Sequence[float] | None,
+    stds: Floats | None,
+    coupling: str | None,
+    person: tuple[float, float] | None,
 ) -> Fit:
-    """Fit sums of rows in closed form; `weights` multiply those by sampling error."""
+    """Fit sums of rows in closed form; `weights` multiply those by sampling error.
+
+    Of the couplings by labels that the query names, and the independent one, that with the least
+    noise is taken.
+    """
     if shape not in FITTED or guard is not None:
         raise ArgumentError(
             "sums of rows have fitted noise (shape 'fitted' or 'diagonal') and no guard; leave "
@@ -135,24 +171,70 @@ def _row_fit(
             f"second moments of rows bound right guesses and bits, and not {target}; claim "
             "Guarantee.guess(at_most=...)"
         )
+    distributions, pairs = distribution_pairs(scenario)
+    kinds = [each for each in distributions if isinstance(each, RowDistribution)]
+    names = [INDEPENDENT, *labellings(kinds)] if coupling is None else [coupling]
+    is_released = scenario.priors[0].source == "released_data"
+    if person is not None and is_released:
+        raise ArgumentError(
+            "person needs noise that does not depend on the released rows; give moments_from=, an "
+            "earlier, held-out or public table"
+        )
+    limit = ONE_PERSON
+    if person is not None:
+        tau = scenario.dim * (DRAW_DELTA + INTEGER_DELTA)
+        limit = distance_within(*person, tau)
+        if not limit > 0:
+            raise CalibrationError(
+                f"person {given(person)} allows less than the sampler's own error; ask for a "
+                "larger delta"
+            )
+    plain = RowDifference.of(kinds, pairs)
+    balance = sampling_weights(plain)
     importance = _importance(scenario.query, weights)
-    (prior,) = scenario.priors
-    first, second = (d for d in prior.distributions.values() if isinstance(d, RowDistribution))
-    balance = sampling_weights(first, second)
     if importance is not None:
         balance = balance * np.diagonal(importance)
     kind: Kind = "diagonal" if shape == "diagonal" else "fitted"
+
+    def found(difference: RowDifference) -> RowNoise:
+        moments = difference.second_moments
+        if stds is None:
+            return shared_noise(moments, target.distance_limit, balance, kind=kind)
+        return accurate_noise(moments, stds, balance, kind=kind)
+
+    def coupled(name: str) -> RowDifference:
+        if name != TRANSPORT:
+            return RowDifference.of(kinds, pairs, coupling=name)
+        # Rows meet that are close in the metric of the noise, which follows from how they meet.
+        difference = plain
+        for _ in range(_ROUNDS):
+            metric = Shape.of_covariance(found(difference).covariance)
+            difference = RowDifference.of(kinds, pairs, coupling=name, shape=metric)
+        return difference
+
+    differences = {name: plain if name == INDEPENDENT else coupled(name) for name in names}
+    fits = {name: found(difference) for name, difference in differences.items()}
+
+    def price(name: str) -> float:
+        if stds is not None:
+            return fits[name].mean_square
+        return float(np.diagonal(fits[name].covariance) @ balance)
+
+    name = min(fits, key=price)
+    best, difference = fits[name], differences[name]
+    if stds is not None:
+        distance = row_distance(best.covariance, *difference.boxes)
+        floor = None
+        if distance > limit:
+            floor = math.sqrt(float(np.trace(best.covariance)) / scenario.dim) * distance / limit
+        return Fit(kind, Shape.of_covariance(best.covariance), best.gap, floor, name)
     covariance, is_raised = row_covariance(
-        RowDifference.of(first, second),
-        target.distance_limit,
-        kind=kind,
-        weights=balance,
-        from_released_rows=prior.source == "released_data",
+        difference, best.covariance, limit=limit, from_released_rows=is_released
     )
     noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim) if is_raised else None
     if scenario.dim == 1:
-        return Fit("isotropic", None, noise_std=noise_std)
-    return Fit(kind, Shape.of_covariance(covariance), noise_std=noise_std)
+        return Fit("isotropic", None, noise_std=noise_std, coupling=name)
+    return Fit(kind, Shape.of_covariance(covariance), best.gap, noise_std, name)
 
 
 def _importance(

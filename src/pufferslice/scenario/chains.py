@@ -108,6 +108,22 @@ class Chain:
             parts = (parts @ steps) >> _BITS
         return shares
 
+    def shares_given(self, state: int, known: range, n_slots: int) -> Floats:
+        """Probabilities of the states in each slot where all known ones have a state.
+
+        Shape (n_slots, n_states); in floats, for means that promise nothing.
+        """
+        given_state = np.eye(self.n_states)[state]
+        before, shares = self.shares(known.start + 1), np.empty((n_slots, self.n_states))
+        shares[known.start : known.stop] = given_state
+        for slot in range(known.stop, n_slots):
+            shares[slot] = shares[slot - 1] @ self.transition
+        reaches = given_state
+        for slot in range(known.start - 1, -1, -1):
+            reaches = self.transition @ reaches
+            shares[slot] = before[slot] * reaches / (before[slot] @ reaches)
+        return shares
+
 
 @final
 @attrs.frozen(kw_only=True)

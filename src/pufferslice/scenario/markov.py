@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Template Markov chain: hide the state at some times, where counts of states are released."""
+"""The exact distribution of counts of the states of a Markov chain, given some of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _MOST_COUNTS: Final = 2**21
 """Cells of the dynamic program of a Markov chain; beyond, it is drawn."""
 
 
-def from_markov_chain(
+def counts_of_states(
     cls: type["Scenario"],
     transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
     *,
@@ -44,18 +44,10 @@ def from_markov_chain(
     source: Source = "public_model",
     progress: Progress = silent,
 ) -> "Scenario":
-    """Hide the state at some times of a Markov chain, where counts of states are released.
+    """Hide the state at some times, where counts of states alone are released; see from_occupancy.
 
-    `transition[i][j]` is the probability of state j after state i; a mapping gives several
-    chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
-    states are told apart; `(first, last)` is an interval, through all of which the chain has
-    one state. The query counts states, or is their share of all times: `count` or `rate` of the
-    values of one column. It has a coordinate for each of the `counted` states (by default all
-    but the first, which follows), in each of the `windows` (by default all times), which are
-    `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
-    counts that are too rare for that; the certificate says how much. Chains with too many
-    counts need `n_draws` with a public `seed`: the drawn counts are then the prior. A release
-    takes one row for each time.
+    The query has a coordinate for each of the `counted` states (by default all but the first, which
+    follows), in each of the `windows` (by default all times).
     """
     chains = transition if isinstance(transition, Mapping) else {"chain": transition}
     is_share = _is_share_of_states(query)

@@ -29,7 +29,7 @@ from pufferslice.scenario.distributions import (
     Kind,
     equal_distributions,
 )
-from pufferslice.scenario.markov import from_markov_chain
+from pufferslice.scenario.occupancy import from_occupancy
 from pufferslice.scenario.pairs import Pairs, SecretPair, chosen_pairs
 from pufferslice.scenario.prevalence import from_prevalence
 from pufferslice.scenario.priors import (
@@ -46,9 +46,9 @@ from pufferslice.scenario.priors import (
     grouped_prior,
     world_distribution,
 )
-from pufferslice.scenario.rows import RowDistribution, RowTable
+from pufferslice.scenario.rows import Differing, RowDistribution
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
-from pufferslice.scenario.volume import from_volume
+from pufferslice.scenario.volume import from_supplier, from_volume
 
 Secret = str | Sequence[str] | Bins
 
@@ -65,8 +65,8 @@ class Instance(NamedTuple):
 class Scenario:
     """Secrets, the pairs to protect, the priors, and the query of one release.
 
-    Build one with `from_prevalence`, `from_attribute`, `from_markov_chain`, `from_volume`,
-    `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
+    Build one with `from_prevalence`, `from_volume`, `from_supplier`, `from_attribute`,
+    `from_occupancy`, `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
     """
 
     distribution: Literal["groups", "bootstrap", "records", "worlds"]
@@ -238,27 +238,30 @@ class Scenario:
 
     from_prevalence = classmethod(from_prevalence)
     from_volume = classmethod(from_volume)
+    from_supplier = classmethod(from_supplier)
     from_attribute = classmethod(from_attribute)
-    from_markov_chain = classmethod(from_markov_chain)
+    from_occupancy = classmethod(from_occupancy)
 
     @classmethod
     def of_rows(
         cls,
-        rows: RowTable,
+        query: Query,
         worlds: Mapping[str, RowDistribution],
+        current: Mapping[str, RowDistribution],
         *,
         secret: Mapping[str, Any],
         source: Source,
         origin: str,
         n_rows: int | None,
     ) -> "Scenario":
-        """Make a scenario of two worlds that differ in some rows: any two values within a range."""
+        """Make a scenario of worlds that differ in some rows: any two values within a range."""
         prior = Prior(
             name="rows",
             source=source,
             origin=origin,
-            probabilities=dict.fromkeys(worlds, 0.5),
+            probabilities=dict.fromkeys(worlds, 1 / len(worlds)),
             distributions=worlds,
+            current=current,
             n_rows={} if n_rows is None else dict.fromkeys(worlds, n_rows),
         )
         return cls(
@@ -267,7 +270,7 @@ class Scenario:
             secrets=tuple(worlds),
             pairs=chosen_pairs("all", tuple(worlds)),
             priors=(prior,),
-            query=rows.query,
+            query=query,
         )
 
     def with_origin(
@@ -346,6 +349,21 @@ class Scenario:
                 clipped["all" if n_clipped == n_values else "some"].append(secret)
         return clipped
 
+    def differing(self) -> Differing:
+        """How many rows differ between two protected worlds: a number or its distribution."""
+        found = {
+            each.differing
+            for prior in self.priors
+            for each in prior.distributions.values()
+            if isinstance(each, RowDistribution) and isinstance(each.differing, Differing)
+        }
+        if len(found) != 1:
+            raise ScenarioError(
+                "this scenario does not say how many rows differ; from_prevalence, from_volume and "
+                "from_supplier do"
+            )
+        return found.pop()
+
     def has_equal_distributions(self) -> bool:
         """Whether the values of the query look the same under both secrets of every instance."""
         return all(
@@ -357,8 +375,9 @@ class Scenario:
         """Variation of each statistic, in the user's units.
 
         `difference`: largest difference of its means between two protected secrets. `constant`:
-        error (root mean square) of the best constant, under the prior that makes it largest.
-        `size`: the largest absolute mean. Confidential.
+        error (root mean square) of the best constant, under the prior that makes it largest; for
+        sums of rows, where every value in the public range is as likely. `size`: the largest
+        absolute mean. Confidential.
         """
         differences, constants, sizes = [], [], []
         for prior in self.priors:
@@ -370,6 +389,7 @@ class Scenario:
                     variance = np.diagonal(distribution.cov)
                 elif isinstance(distribution, RowDistribution):
                     mean = distribution.size + distribution.mean
+                    variance = distribution.ignorance
                 elif (atoms := distribution.atoms()) is not None:
                     rows, counts = atoms
                     variance = np.average((rows - mean) ** 2, axis=0, weights=counts)

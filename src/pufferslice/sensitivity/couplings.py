@@ -113,6 +113,8 @@ class Recipe:
     noise_std: float = 0.0
     """Noise of the costs `delta` and `guess`; the cost of a guess is the delta at epsilon 0. With
     it, every other cost also keeps the candidate that is best for the guess."""
+    coupling: str = "independent"
+    """For sums of rows, the coupling of the two rows of a change."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(get_args(Effort), effort=self.effort)
@@ -207,6 +209,23 @@ def coupled_differences(
         return a[chosen] - b[chosen], shares
 
     return in_threads(differences, _instances(distributions, pairs))
+
+
+def coupled_ends(
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+) -> list[tuple[Floats, Floats, Floats]]:
+    """Return both atoms of each piece of the best coupling per instance, and its mass as a share.
+
+    Guarantee: the masses have exact marginals, up to the rounding of a division.
+    """
+
+    def ends(instance: "_Instance") -> tuple[Floats, Floats, Floats]:
+        pieces = instance.best(recipe)[0]
+        return (*instance.ends(pieces), pieces.masses / instance.total)
+
+    return in_threads(ends, _instances(distributions, pairs))
 
 
 class Pieces(NamedTuple):

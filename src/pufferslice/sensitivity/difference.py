@@ -93,6 +93,27 @@ class Difference(Protocol):
     def source(self, found: str | None) -> str:
         """Say how the bound was found; `found` says how couplings were looked for."""
 
+    def least_share(self, noise: Covariance) -> float | None:
+        """Share of noise of this shape below which no coupling could go; None without rows."""
+
+    def one_row_distance(self, noise: Covariance) -> float | None:
+        """Largest distance that exchanging one row moves the output; None if rows are no persons.
+
+        In deviations of the noise.
+        """
+
+
+class NotOfRows:
+    """A difference that does not say what one row adds."""
+
+    def least_share(self, noise: Covariance) -> None:
+        """Return None: no rows are coupled."""
+        del noise
+
+    def one_row_distance(self, noise: Covariance) -> None:
+        """Return None: nothing is known of one row."""
+        del noise
+
 
 class NotOnSpheres:
     """A difference that has no closed form along the sphere."""

@@ -165,6 +165,12 @@ class Covariance:
         return np.eye(self.dim) if self.shape is None else self.shape.whitening
 
     @property
+    def covariance(self) -> Floats:
+        """Covariance of the noise as it is added, in scaled coordinates, shape (dim, dim)."""
+        shaped = np.eye(self.dim) if self.shape is None else self.shape.covariance
+        return np.asarray(self.std**2 * shaped)
+
+    @property
     def stds(self) -> Floats:
         """Standard deviation of each coordinate, in scaled coordinates."""
         return np.full(self.dim, self.std) if self.shape is None else self.shape.stds(self.std)

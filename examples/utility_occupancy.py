@@ -28,7 +28,7 @@ def main() -> None:
     month = pa.table({"at_home": states})
 
     query = ps.queries.summary(count={"at_home": 1})
-    scenario = ps.Scenario.from_markov_chain(
+    scenario = ps.Scenario.from_occupancy(
         CHAIN,
         length=DAYS * HOURS,
         positions=[HOURS * day + 20 for day in range(DAYS)],

@@ -105,9 +105,9 @@ ATTRIBUTE: dict[str, Any] = {
     "prior": {"source": "public-model"},
     "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 1.0},
 }  # fmt: skip
-MARKOV: dict[str, Any] = {
-    "markov": {
-        "transition": [[0.9, 0.1], [0.2, 0.8]], "length": 12, "positions": [3, [6, 8]],
+OCCUPANCY: dict[str, Any] = {
+    "occupancy": {
+        "chain": [[0.9, 0.1], [0.2, 0.8]], "length": 12, "positions": [3, [6, 8]],
         "start": [0.5, 0.5], "counted": [1], "windows": [[0, 12]],
     },
     "query": {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]},

@@ -12,7 +12,7 @@ from tests import scenario_files
 from tests.scenario_files import (
     ATTRIBUTE,
     BOOTSTRAP,
-    MARKOV,
+    OCCUPANCY,
     PAIR,
     PREVALENCE,
     RECORDS,
@@ -38,7 +38,7 @@ FUZZED: dict[str, dict[str, Any]] = scenario_files.SCENARIOS | {
     "pair": PAIR | _ALL,
     "prevalence": PREVALENCE,
     "attribute": ATTRIBUTE,
-    "markov": MARKOV,
+    "occupancy": OCCUPANCY,
     "volume": VOLUME,
 }
 """The scenario files with more sections and keys, so that there is more to change."""

@@ -107,7 +107,7 @@ CALLS = dict([
     call(ps.queries.autocorrelation, column="x", time="y", lags=[1]),
     call(ps.queries.boosting_importances, features=["x"], target="s", positive="a", n_trees=2,
          seed=1, depth=2, learning_rate=0.1),
-    call(ps.Scenario.from_markov_chain,
+    call(ps.Scenario.from_occupancy,
          fixed={"query": ps.queries.summary(count={"s": 1})}, how_much=("length", "n_draws"),
          transition=[[0.5, 0.5], [0.5, 0.5]], length=3, positions=[1, (0, 1)], start="stationary",
          counted=[1], windows=[(0, 3)], n_draws=5, seed=1),

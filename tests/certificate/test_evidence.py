@@ -52,6 +52,7 @@ def test_what_is_in_it(certificates, records):
         "distributions_digest": records.distributions_digest(),
         "n_rows": {"table": {"north": 37, "south": 53, "west": 29}},
         "n_samples": {},
+        "current": None,
     }
     assert len(evidence.salt) == 32
     assert repr(evidence) == f"Evidence(full={evidence.full.differences!r})"

@@ -39,10 +39,10 @@ def test_every_certificate_reads_from_head_to_limits(certificates, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_lines_are_for_every_reader(certificates, kind):
-    """What is protected, the noise, how often it is guessed; then the whole output, the claim."""
+    """What is protected, how often it is guessed, the noise; then the whole output, the claim."""
     statement = certificates[kind].statement
     lines = str(certificates[kind]).splitlines()
-    _, _, protected, noise, guesses, _, whole, _, claim, *_ = lines
+    _, _, protected, guesses, noise, _, whole, _, claim, *_ = lines
     assert protected.startswith("Protected: the secret ")
     assert " values). Not to be told apart: " in protected
     assert (percent_at_most(statement.unsliced.guess) in guesses) == (kind != "approximate")

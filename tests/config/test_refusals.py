@@ -28,7 +28,7 @@ ILL = {"property": {"column": "site", "equals": "a"}, "within": 0.1}
 JOINT = {"values": [1.0, 2.0, 4.0], "mean": [0.0, 1.0], "cov": [[4.0, 1.0], [1.0, 2.0]]}
 PROCESS = {"kernel": "exponential", "variance": 4.0, "length_scale": 3.0, "times": [20, 14]}
 SIZES = {"ratio": 1.2, "up_to": 200}
-STEPS = {"transition": [[0.9, 0.1], [0.2, 0.8]], "length": 4}
+STEPS = {"chain": [[0.9, 0.1], [0.2, 0.8]], "length": 4}
 PLAN = 'format = "pufferslice-training-plan"\n'
 
 
@@ -143,7 +143,7 @@ REFUSED = {
             template,
             {"prevalence": ILL, "query": {"distribution": "groups", "mean": ["age"]}},
         ),
-        ("[prevalence] property", template, {"prevalence": {"within": 0.1}}),
+        ("needs property or values", template, {"prevalence": {"within": 0.1}}),
         ("[prevalence] property", template, {"prevalence": ILL | {"property": {"column": "ill"}}}),
         ("[prevalence] design", template, {"prevalence": ILL | {"design": "odd"}}),
         ("prior='draws'", template, {"prevalence": ILL | {"seed": 3}}),
@@ -163,12 +163,16 @@ REFUSED = {
             template,
             {"attribute": {"values": [1, 2], "process": {"kernel": "exponential"}}},
         ),
-        ("[markov] transition", template, {"markov": STEPS | {"transition": 3}}),
-        ("[markov] positions", template, {"markov": STEPS | {"positions": "some"}}),
-        ("[markov] positions", template, {"markov": STEPS | {"positions": [[1, 2, 3]]}}),
-        ("[markov] windows", template, {"markov": STEPS | {"windows": [[1]]}}),
-        ("n_draws and seed go together", template, {"markov": STEPS | {"seed": 3}, "query": COUNT}),
-        ("[markov] start", template, {"markov": STEPS | {"start": "here"}}),
+        ("[occupancy] chain", template, {"occupancy": STEPS | {"chain": 3}}),
+        ("[occupancy] positions", template, {"occupancy": STEPS | {"positions": "some"}}),
+        ("[occupancy] positions", template, {"occupancy": STEPS | {"positions": [[1, 2, 3]]}}),
+        ("[occupancy] windows", template, {"occupancy": STEPS | {"windows": [[1]]}}),
+        (
+            "n_draws and seed go together",
+            template,
+            {"occupancy": STEPS | {"seed": 3}, "query": COUNT},
+        ),
+        ("[occupancy] start", template, {"occupancy": STEPS | {"start": "here"}}),
         ("[volume] up_to", template, {"volume": SIZES | {"up_to": 90.5}}),
         (
             "are numbers",
@@ -233,7 +237,7 @@ REFUSED = {
     ScenarioError: [
         ("prior='gaussian' is refused", template, {"prevalence": ILL | {"prior": "gaussian"}}),
         ("history", template, {"attribute": {"values": [1, 2], "history": "absent.csv"}}),
-        ("count or a rate", template, {"markov": STEPS}),
+        ("count or a rate", template, {"occupancy": STEPS}),
         ("use distribution 'bootstrap' or 'records'", scenario, {"prior": {"kind": "sampled"}}),
     ],
 }

@@ -16,6 +16,7 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.statement import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
+from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import missing_mass
@@ -23,6 +24,7 @@ from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.difference import Difference
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import (
     DIFFERENCES,
     SLICE_DIFFERENCES,
@@ -43,6 +45,8 @@ VERSION: Final = 5
 Tables = Difference | SliceDifference
 Kept = TypeVar("Kept")
 
+_MOST_CURRENT: Final = 64
+"""Most coordinates of which the moments of the rows at hand are kept."""
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -119,6 +123,7 @@ class Evidence:
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
                 "n_samples": sizes,
                 "spreads": scenario.spreads(),
+                "current": _current_moments(scenario, chosen.coupling),
             },
             confidence=confidence,
             salt=os.urandom(_SALT_BYTES),
@@ -379,6 +384,19 @@ class Evidence:
 
     def __repr__(self) -> str:
         return f"Evidence(full={self.full.differences!r})"
+
+
+def _current_moments(scenario: Scenario, coupling: str) -> list[Any] | None:
+    """Second moments of the change by the rows at hand, where the noise is from another table."""
+    (prior, *others) = scenario.priors
+    kinds = [each for each in prior.current.values() if isinstance(each, RowDistribution)]
+    if others or not kinds or scenario.dim > _MOST_CURRENT:
+        return None
+    places = {name: place for place, name in enumerate(prior.current)}
+    pairs = [(places[first], places[second]) for first, second in scenario.pairs]
+    rows = RowDifference.of(kinds, pairs, coupling=coupling)
+    moments: list[Any] = rows.second_moments.tolist()
+    return moments
 
 
 class _Latest(Generic[Kept]):

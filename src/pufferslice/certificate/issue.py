@@ -13,7 +13,12 @@ from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.release import CertificateOptions, release_statement, unsliced_of
+from pufferslice.certificate.release import (
+    PERSON_DELTA,
+    CertificateOptions,
+    release_statement,
+    unsliced_of,
+)
 from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.claims import Claim, Method
 from pufferslice.claims.guarantee import RELEASE_NOTIONS, asked
@@ -53,6 +58,8 @@ def certify_release(
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     noise_std: float | None = None,
     accuracy: Mapping[str, float] | None = None,
+    coupling: str | None = None,
+    person: tuple[float, float] | None = None,
     total: float | None = None,
     earlier_releases: Sequence[str] = (),
     progress: Progress = silent,
@@ -69,6 +76,11 @@ def certify_release(
     noise. `method` belongs to it; without, the tight rule with the smallest envelope that applies.
     The `WholeSphere` takes no method: its cost is a closed form, and where there is none (see
     `pufferslice.claims.sliced`) it is refused.
+
+    For sums of rows, `coupling` is how the rows of a change meet: `"independent"`, `"cells:NAME"`
+    by a public label that the query names, or `"transport"`; without it, the one of the first two
+    kinds that needs the least noise. `person=(epsilon, delta)` asks for as much differential
+    privacy for any one person as well; it needs moments from another table.
 
     `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
     holds. `failure_probability` is required for sampled priors whose samples are used, and for the
@@ -90,6 +102,8 @@ def certify_release(
         noise_std=noise_std,
         accuracy=accuracy,
         effort=effort,
+        coupling=coupling,
+        person=person,
     )
     target = _checked_claim(scenario, guarantee, method)
     profile = target.profile
@@ -130,6 +144,7 @@ def certify_release(
         noise_std=decision.noise_std,
         shape=decision.fit.kind,
         shape_gap=decision.fit.gap,
+        person_delta=PERSON_DELTA if person is None else float(person[1]),
     )
     try:
         statement = release_statement(decision.compared, options)

@@ -93,6 +93,16 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
 }
 """Limits of releases, in the order of a statement; braces hold names to be filled in."""
 
+NOT_STATED: Final[Mapping[str, str]] = {
+    "not-of-rows": "The scenario is not one of rows, so its distances do not add up.",
+    "person-not-a-row": "The scenario does not say what one person adds to the released numbers.",
+    "noise-from-released-rows": (
+        "The noise was computed from the released rows, of which this person's is one."
+    ),
+    "no-finite-epsilon": "At this delta no epsilon can be stated for one person.",
+}
+"""Reasons why a number of a statement is null."""
+
 ISOLATED: Final = ("state-outside-model", "functorch-internals")
 """Limits of runs whose program runs every example alone, as this library's trainer does.
 

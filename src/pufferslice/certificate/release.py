@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statement about a release, computed from the evidence and the caller's options."""
 
-from typing import Any, final
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
@@ -26,13 +26,20 @@ from pufferslice.claims.views import views_of
 from pufferslice.errors import CalibrationError, CertificateError
 from pufferslice.noise.decision import guard_radius, noise_stds
 from pufferslice.noise.fit import ShapeKind
+from pufferslice.sensitivity.person import row_epsilon
 from pufferslice.sensitivity.profiles import (
     WHOLE_SPHERE,
     FiniteProfile,
     SampledSphere,
     WholeSphere,
 )
+from pufferslice.sensitivity.rows import INDEPENDENT
 from pufferslice.sensitivity.sensitivity import Full, Slices
+
+PERSON_DELTA: Final = 1e-6
+"""Default delta of the statement about one person."""
+_OF_ROWS: Final = ("mean_square", "one_person")
+"""Numbers that only scenarios of rows have."""
 
 
 @final
@@ -52,6 +59,8 @@ class CertificateOptions:
     """Origin of the shape of the noise."""
     shape_gap: float | None = None
     """Bound on the relative excess variance of the shape over the best one; None if unknown."""
+    person_delta: float = PERSON_DELTA
+    """Delta at which the release is stated for one person."""
 
     @classmethod
     def read_off(cls, statement: ReleaseStatement) -> "CertificateOptions":
@@ -66,6 +75,14 @@ class CertificateOptions:
             total=statement.total,
             shape=noise.shape.kind,
             shape_gap=noise.shape.gap,
+            person_delta=next(
+                (
+                    part.delta
+                    for part in (statement.one_person, statement.one_person_given_noise)
+                    if part is not None
+                ),
+                PERSON_DELTA,
+            ),
         )
 
 
@@ -118,6 +135,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
         "failure_probability": evidence.failure_probability,
         "sampling": _sampling(evidence, options, noise_std),
         "unsliced": unsliced_of(evidence, options.target.reported_order, noise_std),
+        **_of_rows(evidence, options, noise_std),
         "deltas": list(deltas),
         "views": [
             attrs.asdict(view)
@@ -132,6 +150,34 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
     draft = ReleaseStatement.model_construct(**values)
     values |= {"limits": draft.expected_limits(), "evidence_digest": evidence.digest()}
     return checked(ReleaseStatement, values, "statement", CertificateError)
+
+
+def _of_rows(evidence: Evidence, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
+    """State what scenarios of rows add: the mean square, the coupling, and one person."""
+    full = evidence.full
+    values: dict[str, Any] = dict.fromkeys(
+        ("mean_square", "coupling", "one_person", "one_person_given_noise")
+    )
+    rows, noise, share = full.differences, None, None
+    if rows is not None and noise_std:
+        noise = full.noise(noise_std)
+        share = rows.least_share(noise)
+    if rows is None or noise is None or share is None:
+        return values | {"not_stated": dict.fromkeys(_OF_ROWS, "not-of-rows")}
+    values["mean_square"] = full.mean_square(noise_std)
+    name = INDEPENDENT if full.recipe is None else full.recipe.coupling
+    values["coupling"] = {"name": name, "least_share": share}
+    distance = rows.one_row_distance(noise)
+    if distance is None:
+        return values | {"not_stated": {"one_person": "person-not-a-row"}}
+    epsilon = row_epsilon(distance, options.person_delta, full.implementation_delta)
+    if not epsilon < LARGEST:
+        return values | {"not_stated": {"one_person": "no-finite-epsilon"}}
+    person = {"epsilon": epsilon, "delta": options.person_delta}
+    if any(prior["source"] == "released_data" for prior in evidence.scenario["priors"]):
+        values["one_person_given_noise"] = person
+        return values | {"not_stated": {"one_person": "noise-from-released-rows"}}
+    return values | {"one_person": person, "not_stated": {}}
 
 
 def check_total(evidence: Evidence, options: CertificateOptions) -> None:

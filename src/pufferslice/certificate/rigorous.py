@@ -186,10 +186,12 @@ def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -
     identity = np.eye(dim)
     whitening = identity if full.shape is None else full.shape.whitening
     matrix = arb_mat([[arb(x) for x in row] for row in whitening.tolist()])
-    moment = arb_mat([[arb(x) for x in row] for row in rows.second_moment.tolist()])
-    whitened = matrix * moment * matrix.transpose()
-    total = sum((whitened[i, i] for i in range(dim)), arb(0)) / noise_std**2
-    distance = total.sqrt() + _grid(dim)
+    totals = []
+    for second_moment in rows.second_moments.tolist():
+        moment = arb_mat([[arb(x) for x in row] for row in second_moment])
+        whitened = matrix * moment * matrix.transpose()
+        totals.append(sum((whitened[i, i] for i in range(dim)), arb(0)) / noise_std**2)
+    distance = _largest(totals).sqrt() + _grid(dim)
     variation = _delta(distance, arb(0))
     limit = 2 * arb(claim.bound) - 1
     return variation + _noise_delta(dim, INTEGER_DELTA, arb(0)) - limit

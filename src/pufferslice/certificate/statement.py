@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema, core_schema
 from pufferslice._core.sampler import OperatingSystemNoise
 from pufferslice._core.search import LARGEST
 from pufferslice._core.text import escaped_texts, shown
-from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, NOT_STATED, RELEASE_LIMITS
 from pufferslice.claims import Claim, Method, claim_of
 from pufferslice.claims.guarantee import CLAIMS, RELEASE_NOTIONS
 from pufferslice.claims.slices import Rule
@@ -195,9 +195,12 @@ class WorldsSecret(Part):
 
 
 class ShareSecret(Part):
-    """A share of rows with a property: any two at most `within` apart are protected."""
+    """A share of rows with a property, or how rows are divided among several.
 
-    share_of: Text
+    Any two shares, or divisions, at most `within` apart are protected.
+    """
+
+    share_of: Text | Annotated[list[Text], Field(min_length=1), _EACH_ONCE, _UNIQUE]
     within: Annotated[float, Field(gt=0, lt=1)]
     n_rows: Count
     n_differing: Count
@@ -225,8 +228,31 @@ class SizeSecret(Part):
         return {"n_differing must be what ratio and up_to give": self.n_differing == differing}
 
 
+class ChainPart(Part):
+    """A Markov chain over the states of a home."""
+
+    transition: Annotated[list[list[Share]], Field(min_length=2)]
+    start: Annotated[list[Share], Field(min_length=2)]
+
+
+class StateSecret(Part):
+    """The state of a home at some times."""
+
+    state_of: Text
+    chains: dict[Text, ChainPart]
+    """Chains that a reader may know, by the name of the prior."""
+    is_stationary: bool
+    """Whether every slot has the same probabilities of states."""
+    positions: Annotated[list[list[int]], Field(min_length=1)]
+    """First and last slot of each protected time."""
+    periods: Annotated[list[int], Field(min_length=1)]
+    """Period of each slot, from 0."""
+
+
 def _kind_of_secret(secret: object) -> str:
     keys = secret if isinstance(secret, dict) else vars(secret) if isinstance(secret, Part) else {}
+    if "state_of" in keys:
+        return "(state)"
     if "share_of" in keys or "size_of" in keys:
         return "(share)" if "share_of" in keys else "(size)"
     return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
@@ -287,7 +313,8 @@ class ScenarioPart(Part):
         | Annotated[BinsSecret, Tag("(bins)")]
         | Annotated[WorldsSecret, Tag("(worlds)")]
         | Annotated[ShareSecret, Tag("(share)")]
-        | Annotated[SizeSecret, Tag("(size)")],
+        | Annotated[SizeSecret, Tag("(size)")]
+        | Annotated[StateSecret, Tag("(state)")],
         Discriminator(_kind_of_secret),
     ]
     secrets: Secrets
@@ -482,6 +509,24 @@ class UnslicedPart(Part):
     if there is none."""
 
 
+class OnePersonPart(Part):
+    """Differential privacy of the release for the replacement of one row; one row per person."""
+
+    epsilon: NonNegative
+    delta: Delta
+    """Delta of the statement; includes the distance of the drawn noise from ideal noise."""
+
+
+class CouplingPart(Part):
+    """The coupling of the two rows of a change, which the bounds rest on."""
+
+    name: Annotated[str, Field(pattern="^(independent|transport|cells:.+)$")]
+    """`independent`; `cells:` and the public label by which rows meet; or `transport`."""
+    least_share: Share
+    """No coupling would allow noise of this shape that is less than this share of it; rounded
+    down."""
+
+
 class ViewPart(Part):
     """The claim as (epsilon, delta). A sliced view says nothing about the whole output."""
 
@@ -515,6 +560,17 @@ class ReleaseStatement(Part):
     sampling: SamplingPart | None
     """Bounds on what was sampled; null if nothing was."""
     unsliced: UnslicedPart
+    mean_square: NonNegative | None
+    """Mean squared distance of coupled outputs, in noise deviations: what a budget adds up. Null
+    where the scenario is not one of rows."""
+    coupling: CouplingPart | None
+    """Coupling of the rows of a change; null where the scenario is not one of rows."""
+    one_person: OnePersonPart | None
+    """What the release promises to any one person; null where it promises nothing."""
+    one_person_given_noise: OnePersonPart | None
+    """The same given the noise, which was itself computed from the released rows: no promise."""
+    not_stated: dict[str, Annotated[str, _OneOf(NOT_STATED)]]
+    """Codes of why `mean_square` and `one_person` are null, where they are."""
     deltas: Deltas
     """Deltas at which the views are stated."""
     views: list[ViewPart]
@@ -524,6 +580,11 @@ class ReleaseStatement(Part):
     """Codes of what is not covered."""
     evidence_digest: Sha256
     """Salted SHA-256 of the evidence that belongs to the statement."""
+
+    @property
+    def guess(self) -> float | None:
+        """Upper bound on the share of right guesses; None if there is none."""
+        return self.unsliced.guess
 
     @property
     def claim(self) -> Claim:
@@ -540,6 +601,7 @@ class ReleaseStatement(Part):
         tails = self.sampling and self.sampling.tails
         fitted = self.noise.shape.kind in ("fitted", "diagonal")
         present = {
+            "named-secret-only": self.one_person is None,
             "slices-are-ideal": self.guarantee.is_sliced,
             "one-release": self.total is None,
             "releases-add-to-total": self.total is not None,
@@ -568,7 +630,7 @@ class ReleaseStatement(Part):
             dims.add(self.profile.dim)
         if shape.whitening is not None:
             dims |= {len(shape.whitening), *map(len, shape.whitening)}
-        claim, unsliced = self.guarantee, self.unsliced
+        claim, unsliced, rows = self.guarantee, self.unsliced, self.scenario.has_priors("rows")
         sliced, whole_sphere = claim.is_sliced, isinstance(self.profile, WholeSpherePart)
         isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
         free = not (self.spent > claim.free or unsliced.epsilon or self.views or self.deltas)
@@ -600,6 +662,18 @@ class ReleaseStatement(Part):
                 free if self.distributions_are_equal else costly
             ),
             "spent must be no more than the claim": self.spent <= claim.bound,
+            "mean_square and coupling belong to scenarios of rows, and to them alone": (
+                (self.mean_square is not None, self.coupling is not None) == (rows, rows)
+            ),
+            "not_stated must give a reason for each of mean_square and one_person that is null": (
+                set(self.not_stated)
+                == {name for name in ("mean_square", "one_person") if getattr(self, name) is None}
+            ),
+            "noise from the released rows promises nothing to one person": (
+                self.one_person is None
+                if "noise-from-released-rows" in self.limits
+                else self.one_person_given_noise is None
+            ),
             "spent of a claim about the whole output must be what unsliced states": same,
             "a failure probability belongs to what was sampled, and only to that": (
                 (self.sampling is None) == (self.failure_probability == 0)

@@ -4,14 +4,20 @@
 Everything here is computed from confidential numbers and must stay internal.
 """
 
+import math
 from typing import Any, Literal, final
 
 import attrs
+import numpy as np
+from scipy.special import ndtr
 
+from pufferslice._core.arrays import Floats
 from pufferslice._core.display import Shown
+from pufferslice._core.numbers import percent_at_most
 from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
+from pufferslice.sensitivity.whitening import Covariance
 
 
 @final
@@ -40,13 +46,29 @@ class Verdict(Shown):
     statistics: tuple[StatisticVerdict, ...]
     is_determined: bool
     """Whether the statistics are functions of the secret."""
-    yardstick: Literal["constant", "size"]
+    yardstick: Literal["constant", "size", "both"]
     """Yardstick with which the noise is compared."""
+    claimed: float | None = None
+    """Right guesses of the certificate; None where the noise is not from another table."""
+    current_guess: float | None = None
+    """Right guesses that the rows at hand would allow under this noise; None as before."""
 
     @property
     def is_useful(self) -> bool:
         """Whether at least one statistic is worth releasing."""
         return any(statistic.is_useful for statistic in self.statistics)
+
+    @property
+    def current_sentence(self) -> str:
+        """Warn the holder if the rows at hand would need more noise; empty if not."""
+        if self.current_guess is None or self.claimed is None or self.current_guess <= self.claimed:
+            return ""
+        return (
+            "The rows at hand would need more noise than the certified one: between them, guesses "
+            f"could be right {percent_at_most(self.current_guess)} of the time instead of "
+            f"{percent_at_most(self.claimed)}. The promise is for rows like those of the other "
+            "table; take the moments from a table that is more like this one."
+        )
 
     @property
     def sentence(self) -> str:
@@ -61,6 +83,9 @@ class Verdict(Shown):
             "under the declared priors a constant, which reveals nothing, is at least as accurate"
             if self.yardstick == "constant"
             else "the noise is at least as large as what is measured"
+            if self.yardstick == "size"
+            else "the noise is at least as large as what is measured, or as the error of the best "
+            "constant that someone without data could name"
         )
         advice = (
             " The query is a function of the secret here: publish it for the whole table instead, "
@@ -87,12 +112,12 @@ class Verdict(Shown):
 
     def sentences(self) -> list[str]:
         """Return the verdict in words."""
-        return [self.sentence]
+        return [sentence for sentence in (self.sentence, self.current_sentence) if sentence]
 
     def __str__(self) -> str:
         names = [shown(statistic.name) for statistic in self.statistics]
         width = max(map(len, ["statistic", *names]))
-        by_size = self.yardstick == "size"
+        by_size = self.yardstick != "constant"
         last = f"{'size':>8}" if by_size else "error of a constant"
         head = f"{'statistic':<{width}}  noise std  between secrets  {last}"
         lines = [
@@ -101,7 +126,7 @@ class Verdict(Shown):
             + ("" if s.is_useful else "  mostly noise")
             for name, s in zip(names, self.statistics, strict=True)
         ]
-        return "\n".join([head, *lines, self.sentence])
+        return "\n".join([head, *lines, *self.sentences()])
 
 
 def verdict(certificate: Certificate) -> Verdict:
@@ -110,16 +135,20 @@ def verdict(certificate: Certificate) -> Verdict:
     Where the secret determines the data, one release is about one group or row, or the priors are
     a public model that readers have, the yardstick is the best constant. Otherwise the priors, made
     of the data, know the statistics already, and readers without them do not: the yardstick is the
-    size of the statistic.
+    size of the statistic; for sums of rows also the best constant of a reader without data, who
+    knows the public range alone.
     """
     evidence = required_evidence(certificate)
     spreads = evidence.confidential["spreads"]
     statement, determined = certificate.released, evidence.full.is_determined
     scenario = statement.scenario
     is_public = all(prior.source == "public_model" for prior in scenario.priors)
-    of_rows = scenario.has_priors("rows")
     by_constant = determined or is_public or scenario.distribution != "worlds"
-    by_constant = by_constant and not of_rows
+    yardstick: Literal["constant", "size", "both"] = "constant" if by_constant else "size"
+    if scenario.has_priors("rows"):
+        yardstick = "both"
+    current = evidence.confidential["current"]
+    moments = None if current is None else np.array(current)
     rows = zip(
         scenario.query.names,
         statement.noise.std_by_coordinate,
@@ -136,10 +165,22 @@ def verdict(certificate: Certificate) -> Verdict:
                 difference=difference,
                 constant_error=constant,
                 size=size,
-                is_useful=std < (constant if by_constant else size),
+                is_useful=std
+                < {"constant": constant, "size": size, "both": min(constant, size)}[yardstick],
             )
             for name, std, difference, constant, size in rows
         ),
         is_determined=determined,
-        yardstick="constant" if by_constant else "size",
+        yardstick=yardstick,
+        claimed=None if moments is None else statement.guess,
+        current_guess=None
+        if moments is None
+        else guess_of(evidence.full.noise(certificate.noise_std), moments),
     )
+
+
+def guess_of(noise: Covariance, moments: Floats) -> float:
+    """Estimate right guesses by the second moments of a change; for the holder, not rounded up."""
+    whitened = noise.whitening / noise.std
+    square = max(float(np.sum((whitened @ moment) * whitened)) for moment in moments)
+    return float(ndtr(math.sqrt(square) / 2))

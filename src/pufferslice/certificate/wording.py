@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from pufferslice._core.numbers import at_most, in_full, percent_at_most
 from pufferslice._core.text import MOST_SHOWN, listed, quoted, shown
-from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, NOT_STATED, RELEASE_LIMITS
 from pufferslice.certificate.statement import (
+    CouplingPart,
     PlanPart,
     ProfilePart,
     ReleaseStatement,
@@ -21,6 +22,7 @@ from pufferslice.certificate.statement import (
     ShareSecret,
     SizeSecret,
     Statement,
+    StateSecret,
     TrainingStatement,
     UnslicedPart,
     ViewPart,
@@ -32,6 +34,7 @@ from pufferslice.claims.views import ViewRule, best_views
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries.ranges import Box, range_words
+from pufferslice.scenario.priors import DECLARED
 
 INSECURE: Final = "INSECURE (seeded test noise, never publish)"
 
@@ -77,16 +80,34 @@ def _release_parts(statement: ReleaseStatement) -> list[str]:
 
 
 def first_lines(statement: Statement) -> str:
-    """Write three lines for every reader: the protection, the noise, and the right guesses."""
+    """Write a few lines for every reader: the protection, the right guesses, and the noise."""
     statement = statement.escaped()
     if isinstance(statement, TrainingStatement):
         return _first_training_lines(statement)
     names = statement.scenario.query.names
-    return (
-        f"{protected_sentence(statement.scenario)}\n"
-        f"{noise_sentence(names, statement.noise.std_by_coordinate)}\n"
-        f"{guess_sentence(statement.unsliced.guess)}{doubt_sentence(statement)}"
-    )
+    parts = [
+        protected_sentence(statement.scenario),
+        f"{guess_sentence(statement.guess)}{doubt_sentence(statement)}",
+        person_sentence(statement),
+        noise_sentence(names, statement.noise.std_by_coordinate),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def person_sentence(statement: ReleaseStatement) -> str:
+    """Say what any one person gets from a release of rows, or why nothing; empty for others."""
+    if statement.mean_square is None:
+        return ""
+    if statement.one_person is not None:
+        epsilon, delta = statement.one_person.epsilon, statement.one_person.delta
+        return (
+            f"Any one person: ({at_most(epsilon)}, {in_full(delta)})-differential privacy, where "
+            "a person has one row."
+        )
+    given = statement.one_person_given_noise
+    more = "" if given is None else f" Given the noise, it would be ({at_most(given.epsilon)}, "
+    more += "" if given is None else f"{in_full(given.delta)})-differential privacy."
+    return f"Any one person: no promise. {NOT_STATED[statement.not_stated['one_person']]}{more}"
 
 
 def doubt_sentence(statement: Statement) -> str:
@@ -213,6 +234,17 @@ def protected_sentence(scenario: ScenarioPart) -> str:
     secret = scenario.secret
     if isinstance(secret, ShareSecret | SizeSecret):
         return f"Protected: {range_words_of(secret)}{adversary_words(secret)}."
+    if isinstance(secret, StateSecret):
+        n, slots = len(secret.positions), len(secret.periods)
+        times = "time" if n == 1 else "times"
+        return (
+            f"Protected: the state of {quoted(secret.state_of)} at each of {n:,} protected {times} "
+            f"among {slots:,}, from someone who knows how states follow each other and what is "
+            "measured in each state, but no other state."
+        )
+    drawn = ""
+    if any(DECLARED in prior.origin for prior in scenario.priors):
+        drawn = " The claim is about tables that were drawn, not about the rows themselves."
     columns = [secret.worlds] if isinstance(secret, WorldsSecret) else secret.columns
     pairs = scenario.pairs
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
@@ -220,7 +252,7 @@ def protected_sentence(scenario: ScenarioPart) -> str:
     return (
         f"Protected: the secret {' and '.join(map(quoted, columns))} "
         f"({len(scenario.secrets)} values). "
-        f"Not to be told apart: {named}{more}."
+        f"Not to be told apart: {named}{more}.{drawn}"
     )
 
 
@@ -233,6 +265,9 @@ def range_words_of(secret: ShareSecret | SizeSecret) -> str:
     if isinstance(secret, ShareSecret):
         points = f"{100 * secret.within:.6g}"
         unit = "point" if points == "1" else "points"
+        if not isinstance(secret.share_of, str):
+            kinds = listed(secret.share_of, quoted)
+            return f"any two divisions of the rows among {kinds} at most {points} {unit} apart"
         return f"any two shares of {quoted(secret.share_of)} at most {points} {unit} apart"
     return (
         f"any two sizes of {quoted(secret.size_of)} within a factor of {secret.ratio:g}, up "
@@ -265,7 +300,7 @@ def _query(scenario: ScenarioPart) -> str:
 
 def _priors(scenario: ScenarioPart) -> str:
     if scenario.has_priors("rows"):
-        (prior,) = scenario.priors
+        prior = scenario.priors[0]
         where = prior.source.replace("_", " ")
         return f"The noise was fitted to {prior.origin} ({where})."
     lines = [
@@ -288,7 +323,7 @@ def _claim(statement: ReleaseStatement) -> str:
         if failure == 0
         else f"except with probability {in_full(failure)}"
     )
-    along = _along(statement.profile)
+    along = "" if rows else _along(statement.profile)
     rule = ""
     if method is not None:
         rule = f" ({method.rule.replace('_', ' ')}, {method.envelope.replace('_', ' ')})"
@@ -356,9 +391,12 @@ def _noise(statement: ReleaseStatement) -> str:
     noise, names = statement.noise, statement.scenario.query.names
     stds = zip(names, noise.std_by_coordinate, strict=True)
     lines = [f"  {shown(name)}: {std:.6g}" for name, std in stds]
+    scaled = ""
+    if statement.mean_square is None:
+        scaled = f", standard deviation {noise.std:.6g} in scaled coordinates"
+        scaled += "" if noise.shape.whitening is None else " (root mean square)"
     return (
-        f"Noise: Gaussian on a grid, standard deviation {noise.std:.6g} in scaled coordinates"
-        f"{'' if noise.shape.whitening is None else ' (root mean square)'}; in your units:\n"
+        f"Noise: Gaussian on a grid{scaled}; standard deviations in your units:\n"
         + "\n".join(lines)
         + f"\n  generator {noise.generator}, sampling error at most "
         f"{at_most(noise.implementation_delta)} in total variation"
@@ -390,9 +428,30 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
             best_for = "for this range"
         sentences.append(
             f"Its total variance is within {share:g}\u00a0% of the best Gaussian noise{plain} "
-            f"{best_for}, with this guard."
+            f"{best_for}{'' if statement.mean_square is not None else ', with this guard'}."
         )
+    if statement.coupling is not None:
+        sentences.append(_coupling(statement.scenario, statement.coupling))
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def _coupling(scenario: ScenarioPart, coupling: CouplingPart) -> str:
+    """Say how the rows of a change meet, and how much less noise any coupling could allow."""
+    if isinstance(scenario.secret, StateSecret):
+        return (
+            "Coupling: in the proof, the states of the two worlds meet as early as they can, and "
+            "then stay together; what is measured is the same wherever they are."
+        )
+    how = {
+        "independent": "drawn independently of each other",
+        "transport": "matched by nearness, which a plain verification does not check",
+    }
+    label = shown(coupling.name.partition(":")[2])
+    words = how.get(coupling.name, f"matched by {label} as far as possible")
+    return (
+        f"Coupling: in the proof, the rows of the two worlds are {words}; no coupling would allow "
+        f"noise of this shape below {100 * coupling.least_share:.0f}\u00a0% of this."
+    )
 
 
 def _is_determined(statement: ReleaseStatement) -> bool:
@@ -408,14 +467,14 @@ def _guard(statement: ReleaseStatement, claim: Claim) -> str:
     allows between two points.
     """
     guard, query = statement.noise.shape.guard, statement.scenario.query
-    if guard is None:
+    if guard is None or statement.mean_square is not None:
         return ""
     alone = f"{shown(query.names[0])} alone by {_at_least(guard * query.scales[0])}"
     hidden = (
         f"Guard: every shift of the output by up to {_at_least(guard)} in scaled coordinates "
         f"({alone}) is hidden as well as the claim says."
     )
-    if any(statement.scenario.has_priors(kind) for kind in ("gaussian", "sampled", "rows")):
+    if any(statement.scenario.has_priors(kind) for kind in ("gaussian", "sampled")):
         return hidden
     if _is_determined(statement):
         delta = statement.noise.implementation_delta
@@ -464,8 +523,8 @@ def guess_sentence(guess: float | None) -> str:
         return "No useful bound on guessing the secret can be stated for the whole release."
     return (
         "Someone who has narrowed the secret down to two protected values, both equally likely, "
-        f"and sees only this release guesses right at most {percent_at_most(guess)} of the time "
-        "(coin flip: 50\u00a0%)."
+        f"and sees only this release guesses right at most {percent_at_most(guess)} of the time, "
+        "on average over releases (coin flip: 50\u00a0%)."
     )
 
 

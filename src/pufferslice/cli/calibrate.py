@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import attrs
 import typer
 
 from pufferslice.cli.output import Json, Overrides, answer, progress_bar
@@ -11,6 +12,8 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
+    from pufferslice.config.scenario import Request
+    from pufferslice.queries.features import Unusual
 
 
 def calibrate(
@@ -66,6 +69,8 @@ def calibrate(
             deltas=file.guarantee.deltas,
             noise_std=options.noise_std,
             accuracy=options.accuracy,
+            coupling=options.coupling,
+            person=options.person,
             total=file.guarantee.total,
             earlier_releases=Ledger(ledger).releases() if ledger else (),
             progress=progress,
@@ -78,11 +83,23 @@ def calibrate(
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
     judgement = verdict(certificate)
+    columns = _unusual(request)
     value = _summary(certificate) | {"verdict": judgement.to_json()}
+    if columns:
+        value["columns"] = [attrs.asdict(column) for column in columns]
     name, protected, *rest = str(certificate).split("\n\n")
     # What everyone should read comes first.
-    internal = f"{judgement}\nThis table is internal: do not publish it."
+    lines = [str(judgement), *(str(column) for column in columns)]
+    internal = "\n".join([*lines, "This table is internal: do not publish it."])
     answer(value, "\n\n".join([protected, internal, name, *rest, note]), json=json)
+
+
+def _unusual(request: "Request") -> "list[Unusual]":
+    """Find the columns of the released table with values that are missing or clipped."""
+    features = request.scenario.query.features
+    if request.scenario.prior_kind != "rows" or features is None or request.table is None:
+        return []
+    return [each for each in features.unusual(request.table) if each.n_missing or each.n_clipped]
 
 
 def _answer_sweep(

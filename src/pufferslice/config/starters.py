@@ -80,14 +80,14 @@ STARTERS: Final[Mapping[str, Starter]] = {
             "guarantee": {"notion": "guess", "at_most": 0.6},
         },
     ),
-    "markov": Starter(
+    "occupancy": Starter(
         "Hide in which state something was at some times; publish for how long it was in each.\n"
         "Here: a week of half hours, and every evening at 20:00. The chain is made up: declare\n"
-        "that of your own case.",
+        'that of your own case. With loads = "…" the query may also be what a meter adds up.',
         " --rows YOUR-STATES.csv",
         {
-            "markov": {
-                "transition": [[0.9, 0.1], [0.2, 0.8]],
+            "occupancy": {
+                "chain": [[0.9, 0.1], [0.2, 0.8]],
                 "length": 336,
                 "positions": [40, 88, 136, 184, 232, 280, 328],
             },
@@ -102,6 +102,27 @@ STARTERS: Final[Mapping[str, Starter]] = {
         {
             "data": _CENSUS,
             "volume": {"ratio": 1.1, "up_to": 20_000, "moments_from": "adult-last-year"},
+            "query": {
+                "distribution": "worlds",
+                "total": ["hours-per-week"],
+                "count": [{"column": "income", "equals": ">50K"}],
+                "clip": {"hours-per-week": [1, 99]},
+            },
+            "prior": {"source": "held-out"},
+            "guarantee": _GUARANTEE,
+        },
+    ),
+    "supplier": Starter(
+        "Hide how many rows one supplier or customer has; publish totals and counts of all rows.",
+        "",
+        {
+            "data": _CENSUS,
+            "supplier": {
+                "property": {"column": "occupation", "equals": "Sales"},
+                "ratio": 1.1,
+                "up_to": 3_000,
+                "moments_from": "adult-last-year",
+            },
             "query": {
                 "distribution": "worlds",
                 "total": ["hours-per-week"],

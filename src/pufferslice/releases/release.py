@@ -4,6 +4,7 @@
 import math
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, final
 
@@ -26,7 +27,7 @@ from pufferslice._core.text import shown
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.files import read_release
+from pufferslice.certificate.files import DerivedPart, read_release
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.certificate.wording import (
@@ -38,7 +39,16 @@ from pufferslice.certificate.wording import (
 from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, StorageError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries import Ball, Box, Query
+from pufferslice.queries.derived import Derived
 from pufferslice.queries.ranges import range_of, range_words
+from pufferslice.queries.statistics import Quantiles
+from pufferslice.releases.derived import (
+    DerivedStatistics,
+    Pairs,
+    derived_statistics,
+    noise_covariance,
+    requested,
+)
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.value import check_atom, fitting_value
 from pufferslice.scenario.scenario import Scenario
@@ -51,6 +61,8 @@ AGAIN: Final = "write it again with release_again, or `pufferslice release --aga
 """Advice on how to get a release that is recorded and could not be handed out."""
 
 INTERVAL: Final = 0.95
+_MOST_STORED: Final = 100
+"""Most statistics for which a release holds the covariance of its noise."""
 
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
 
@@ -85,11 +97,27 @@ class Release(Shown):
     """Public ends that the values were moved into after noise, shape (dim, 2), infinite where there
     is none; None if they were left as they came. The grid values never move."""
 
+    n_rows: int | None = None
+    """Public number of rows of the released table; None where it is not public."""
+    noise_covariance: Floats | None = attrs.field(
+        default=None, converter=attrs.converters.optional(locked), eq=same
+    )
+    """Covariance of the noise, in the user's units; None for more than 100 statistics, where it
+    follows from the certificate."""
+    specs: tuple[Derived, ...] = ()
+    """Statistics that the query asks for, computed from the values by `derived`."""
+
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
         if len(lengths) != 1 or not np.isfinite(self.values).all() or not self.names:
             raise ReleaseError(
                 "a release must have names, and a finite value, noise and grid value for each"
+            )
+        covariance = self.noise_covariance
+        if covariance is not None and not _fits(covariance, self.noise_stds):
+            raise ReleaseError(
+                "the covariance of the noise must be a symmetric matrix with the squared noise "
+                "deviations on its diagonal"
             )
         ends = self.moved_into
         if ends is not None and (
@@ -119,6 +147,61 @@ class Release(Shown):
         if self.range is None:
             return "the query"
         return "the query clipped to its public range, not its value before clipping"
+
+    def derived(
+        self,
+        *,
+        ratio: Pairs = (),
+        std: Sequence[str] = (),
+        covariance: Pairs = (),
+        correlation: Pairs = (),
+        margin: Mapping[str, Sequence[str]] | None = None,
+        quantile: Quantiles | None = None,
+        regression: Mapping[str, Sequence[str]] | None = None,
+        simultaneous: bool = False,
+        certificate: Certificate | None = None,
+    ) -> DerivedStatistics:
+        """Compute statistics from the released values, after noise, with 95 % intervals.
+
+        Without arguments, those that the query asks for. `ratio`: pairs of released statistics;
+        `std`: columns; `covariance` and `correlation`: pairs of columns; `margin`: lists of
+        released cells by the name of their sum; `quantile`: levels by column, from a released
+        histogram; `regression`: columns by target. `simultaneous`: all intervals hold together.
+        `certificate`: that of the release, needed above 100 statistics.
+
+        Guarantee: post-processing, covered by the certificate; intervals cover the noise alone.
+        """
+        asked = requested(
+            self.names,
+            ratio=ratio,
+            std=std,
+            covariance=covariance,
+            correlation=correlation,
+            margin=margin,
+            quantile=quantile,
+            regression=regression,
+        )
+        specs = asked or self.specs
+        if not specs:
+            raise ArgumentError(
+                "the query asks for released values only; name statistics, as in std=['age']"
+            )
+        if certificate is not None and certificate.digest != self.certificate:
+            raise ArgumentError("certificate must be that of the release")
+        noise = self.noise_covariance if certificate is None else noise_covariance(certificate)
+        if noise is None:
+            raise ArgumentError(
+                f"certificate is required, as a release of {len(self.names)} statistics does not "
+                "hold the covariance of its noise"
+            )
+        return derived_statistics(
+            specs,
+            names=self.names,
+            values=self.values,
+            covariance=noise,
+            n_rows=self.n_rows,
+            simultaneous=simultaneous,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the release as JSON values."""
@@ -154,7 +237,21 @@ class Release(Shown):
                     self.table_rows(), self.grid_values, ends, strict=True
                 )
             ],
+            **self._json_of_derived(),
         }
+
+    def _json_of_derived(self) -> dict[str, Any]:
+        """Return what derived statistics need, as far as there is any."""
+        found: dict[str, Any] = {} if self.n_rows is None else {"n_rows": self.n_rows}
+        if self.noise_covariance is not None:
+            rows = enumerate(self.noise_covariance.tolist(), start=1)
+            found["covariance"] = [row[:place] for place, row in rows]
+        if self.specs:
+            found["derived"] = [
+                {"name": s.name, "kind": s.kind, "of": list(s.of), "numbers": list(s.numbers)}
+                for s in self.specs
+            ]
+        return found
 
     def table_rows(self) -> list[dict[str, Any]]:
         """Return released values, noise and intervals, one row per statistic."""
@@ -203,6 +300,9 @@ class Release(Shown):
             range=None if fields.range is None else range_of(fields.range.to_json()),
             clipping=fields.clipping,
             moved_into=ends,
+            n_rows=fields.n_rows,
+            noise_covariance=_symmetric(fields.covariance),
+            specs=_specs_of(fields.derived or []),
         )
 
     @classmethod
@@ -250,6 +350,10 @@ class Release(Shown):
         whole = [guess_sentence(self.unsliced.guess)]
         if self.unsliced.epsilon is not None or self.unsliced.guess is None:
             whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
+        if self.specs and self.noise_covariance is not None:
+            whole.append(str(self.derived()))
+        elif self.specs:
+            whole.append(f"{len(self.specs)} more follow: release.derived(certificate=...).")
         return "\n".join([head, *lines, *whole])
 
     def __repr__(self) -> str:
@@ -437,7 +541,42 @@ def _noisy(
         unsliced=certificate.released.unsliced,
         range=query.range,
         clipping=clipping_sentence(certificate.released.scenario),
+        n_rows=(scenario.secret or {}).get("n_rows"),
+        noise_covariance=noise_covariance(certificate) if query.dim <= _MOST_STORED else None,
+        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(query.names)),
     )
+
+
+def _fits(covariance: Floats, stds: Floats) -> bool:
+    """Return whether a matrix can be the covariance of noise with these deviations."""
+    if covariance.shape != (len(stds), len(stds)) or not np.isfinite(covariance).all():
+        return False
+    variances = np.diagonal(covariance)
+    return np.array_equal(covariance, covariance.T) and np.allclose(
+        variances, stds**2, rtol=1e-6, atol=0.0
+    )
+
+
+def _symmetric(triangle: list[list[float]] | None) -> Floats | None:
+    """Read a matrix from its lower triangle."""
+    if triangle is None:
+        return None
+    if [len(row) for row in triangle] != list(range(1, len(triangle) + 1)):
+        raise ReleaseError("the covariance of the noise must be a lower triangle")
+    matrix = np.zeros((len(triangle),) * 2)
+    for place, row in enumerate(triangle):
+        matrix[place, : place + 1] = matrix[: place + 1, place] = row
+    return matrix
+
+
+def _specs_of(parts: Iterable[DerivedPart]) -> tuple[Derived, ...]:
+    try:
+        return tuple(
+            Derived(name=part.name, kind=part.kind, of=part.of, numbers=part.numbers)
+            for part in parts
+        )
+    except ArgumentError as error:
+        raise ReleaseError(f"the release has no possible derived statistic: {error}") from error
 
 
 def _saturated(value: Fraction) -> float:

@@ -107,6 +107,29 @@ class TestGaussianDivergenceInAllDimensions:
             first, second = (rng.normal(size=3), covs[0]), (np.zeros(3), covs[1])
             assert gaussian_divergence_nd(2, first, second, noise) >= 0
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("order", [1.05, 2.0, 64.0])
+    @pytest.mark.parametrize("spread", [0.0, 1e-9, 0.1])
+    def test_with_an_error_no_rounding_makes_it_too_small(self, order, spread, rng):
+        """Against 60 digits, for numbers off by the error, next to singular."""
+        error = 2.0**-50
+        for condition in (1.0, 1e4, 1e9):
+            axes = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+            root = axes * np.sqrt(np.geomspace(1 / condition, 1.0, 3))
+            other = root + spread / order * root @ rng.normal(size=(3, 3))
+            first, second = (part @ part.T for part in (other if spread else root, root))
+            shift = root @ rng.normal(size=3)
+            bound = gaussian_divergence_nd(order, (shift, first), (np.zeros(3), second), 0.0, error)
+            # Off by the error, so that the least noisy direction loses most.
+            least = axes[:, 0]
+            off = error * np.sign(np.outer(least, least))
+            two = second - off * np.abs(second)
+            one = first + (off if spread else -off) * np.abs(first)
+            exact = exact_divergence(order, shift * (1 + error), one, two)
+            assert bound >= exact
+            if condition < 1e6:
+                assert bound == pytest.approx(float(exact), rel=1e-6, abs=1e-12)
+
     def test_noise_may_differ_between_coordinates(self, rng):
         roots = rng.normal(size=(2, 3, 3))
         (one, two), noises = roots @ roots.transpose(0, 2, 1), np.array([9.0, 16.0, 25.0])
@@ -114,6 +137,18 @@ class TestGaussianDivergenceInAllDimensions:
         value = gaussian_divergence_nd(1.5, (shift, one), (np.zeros(3), two), noises)
         noisy = (shift, one + np.diag(noises)), (np.zeros(3), two + np.diag(noises))
         assert value == pytest.approx(gaussian_divergence_nd(1.5, *noisy), rel=1e-12)
+
+
+def exact_divergence(order, shift, first, second):
+    """Of N(shift, first) from N(0, second), by determinants with 60 digits."""
+    with HP.workdps(60):
+        one, two, apart = (HP.matrix(part.tolist()) for part in (first, second, shift))
+        mixed = order * two + (1 - HP.mpf(order)) * one
+        spread = HP.log(HP.det(mixed)) - (1 - HP.mpf(order)) * HP.log(HP.det(one))
+        spread -= order * HP.log(HP.det(two))
+        return order / HP.mpf(2) * (apart.T * HP.inverse(mixed) * apart)[0] - spread / (
+            2 * (HP.mpf(order) - 1)
+        )
 
 
 class TestEnvelopes:

@@ -32,9 +32,9 @@ from pufferslice.sensitivity.coupling_kernels import transport
 from pufferslice.sensitivity.difference import NotOfRows
 from pufferslice.sensitivity.renyi import (
     CLAIM_ORDERS,
+    GaussianSpectrum,
     gaussian_delta,
     gaussian_divergence_apart,
-    gaussian_divergence_nd,
 )
 from pufferslice.sensitivity.sphere import log_sphere_moment
 from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
@@ -80,6 +80,9 @@ class GaussianPairs(NotOfRows):
         default=attrs.Factory(lambda self: np.ones(len(self.means), np.int64), takes_self=True)
     )
     """Mass of each piece, as a part of the sum over its instance, shape (n_pieces,)."""
+    _latest: tuple[float, GaussianSpectrum] | None = attrs.field(
+        default=None, init=False, repr=False
+    )
 
     @classmethod
     def of(
@@ -419,31 +422,29 @@ class GaussianPairs(NotOfRows):
     def divergences(self, order: float, noise: Covariance) -> Floats:
         """Compute the larger divergence of both orders in all dimensions, shape (n_instances,)."""
         both = np.zeros((2, len(self.means)))
-        for i in np.flatnonzero(~self._equal_pieces):
-            both[:, i] = self._full_cost(int(i), order, noise.std)
+        apart = ~self._equal_pieces
+        if apart.any():
+            both[:, apart] = self._spectrum(noise.std).divergences(order)
         return self.mixed(both, order)
 
-    def _full_cost(self, piece: int, order: float, noise_std: float) -> tuple[float, float]:
-        """Compute the divergence of a piece in both orders.
+    def _spectrum(self, noise_std: float) -> GaussianSpectrum:
+        """Decompose the pieces that differ, in both orders; kept for the latest noise.
 
-        Its units make every variance about 1, so that no rounding hides a small one.
+        Their units make every variance about 1, so that no rounding hides a small one.
         """
-        means, covs, variance = self.means[piece], self.covs[piece], noise_std**2
-        totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + variance
-        if not totals.min() > 0:
-            return math.inf, math.inf
-        units = np.exp2(np.rint(np.log2(totals) / 2))
-        means, covs, noises = means / units, covs / np.outer(units, units), variance / units**2
-        size = self.dim * np.abs(covs).max() + noises.max()
-        error = float(_spread_errors(self.dim, order, size))
-        lowered = noises - error
-        if np.linalg.eigvalsh(covs + np.diag(lowered)).min() < error:
-            return math.inf, math.inf
-        first, second = zip(means, covs, strict=True)
-        return (
-            gaussian_divergence_nd(order, first, second, lowered, size * UNIT_ROUNDOFF),
-            gaussian_divergence_nd(order, second, first, lowered, size * UNIT_ROUNDOFF),
-        )
+        if self._latest is not None and self._latest[0] == noise_std:
+            return self._latest[1]
+        found: list[list[GaussianSpectrum]] = [[], []]
+        for piece in np.flatnonzero(~self._equal_pieces):
+            means, covs = self.means[piece], self.covs[piece]
+            totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + noise_std**2
+            units = np.exp2(np.rint(np.log2(np.maximum(totals, np.finfo(float).tiny)) / 2))
+            sides = list(zip(means / units, covs / np.outer(units, units), strict=True))
+            for part, (first, second) in zip(found, (sides, sides[::-1]), strict=True):
+                part.append(GaussianSpectrum.of(first, second, noise_std**2 / units**2, SCALING))
+        spectrum = GaussianSpectrum.stacked([GaussianSpectrum.stacked(part) for part in found])
+        object.__setattr__(self, "_latest", (noise_std, spectrum))
+        return spectrum
 
     def parts(self, noise_std: float) -> tuple[Floats, Floats]:
         r"""Bound what means and spreads contribute, after noise, to telling a pair apart.

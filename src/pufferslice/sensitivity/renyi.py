@@ -2,13 +2,14 @@
 """Rényi divergences, envelopes along a slice, and their aggregation over a profile."""
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh, solve_triangular
+from scipy.linalg import eigh
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
@@ -23,11 +24,7 @@ _LARGEST_EXPONENT: Final = 700.0
 _SMALL_MOMENT: Final = 2.0**-6
 """Log moment below which a difference would lose digits."""
 _DELTA_ERROR: Final = 2.0**-49
-_DECOMPOSITIONS: Final = 16.0
-"""Factor that, times the dimension, covers the scaling of two covariances and a generalised
-decomposition."""
-_SHIFT_ERROR: Final = 2.0**-50
-"""Relative error of a shift and of the triangular solve that turns it."""
+_UP: Final = 1 + 2.0**-40
 _NEAR_ZERO: Final = 0.25
 _SERIES_TERMS: Final = 12
 
@@ -74,41 +71,101 @@ def gaussian_divergence_nd(
     first: tuple[Floats, Floats],
     second: tuple[Floats, Floats],
     noise_variance: Floats | float = 0.0,
-    rounding: float = 0.0,
+    error: float | None = None,
 ) -> float:
     r"""Compute `gaussian_divergence` for N(m1, S1) from N(m2, S2) in d dimensions.
 
     With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
     definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
-    eigenvalues of $S_2^{-1}(S_1 - S_2)$. Infinite, too, where $S_2$ is singular up to rounding.
-    The noise is one variance, or one per coordinate. With `rounding`, the size of the covariances
-    times the unit roundoff, the result is an upper bound: excesses and the shift are raised by the
-    error that rounding of the inputs and of the decompositions can cause.
+    eigenvalues of $S_2^{-1}(S_1 - S_2)$. The noise is one variance, or one per coordinate. `error`
+    is as in `GaussianSpectrum.of`.
     """
-    (mean_1, cov_1), (mean_2, cov_2) = first, second
-    total = cov_2 + noise_variance * np.eye(len(mean_1))
-    shift = mean_1 - mean_2
-    mixed = total - (order - 1) * (cov_1 - cov_2)
-    try:
-        excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
-        # Not solve(): next to singular, rounding could make a square negative.
-        turned = solve_triangular(np.linalg.cholesky(mixed), shift, lower=True)
-    except np.linalg.LinAlgError:
-        return math.inf
-    length = float(np.linalg.norm(turned))
-    if rounding:
-        least = float(min(np.linalg.eigvalsh(total)[0], np.linalg.eigvalsh(mixed)[0]))
-        if not least > 0:
-            return math.inf
-        if (cov_1 != cov_2).any():
-            excesses += np.copysign(_DECOMPOSITIONS * len(shift) * rounding / least, excesses)
-        length += _SHIFT_ERROR * float(np.linalg.norm(shift)) / math.sqrt(least)
-    if not (order - 1) * excesses.max() < 1:
-        return math.inf
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = float(_spread_divergence(order, excesses).sum())
-        divergence = spread + order * length**2 / 2
-    return math.inf if math.isnan(divergence) else divergence
+    return float(GaussianSpectrum.of(first, second, noise_variance, error).divergences(order))
+
+
+class GaussianSpectrum(NamedTuple):
+    r"""Pairs of Gaussians in coordinates in which the second is white and the first diagonal.
+
+    There $S_*$ is $1 - (\alpha-1) x_i$, so that one decomposition gives the divergence of every
+    order. Arrays have the shape of the pairs, and those of coordinates one more axis.
+    """
+
+    excesses: Floats
+    """Eigenvalues x of $S_2^{-1}(S_1 - S_2)$."""
+    squares: Floats
+    """Squared coordinates of the distance of the means, rounded up."""
+    white_error: Floats
+    """Bound on the norm by which the second covariance is not white in these coordinates."""
+    diagonal_error: Floats
+    """Bound on the norm by which the excess is not diagonal."""
+
+    @classmethod
+    def of(
+        cls,
+        first: tuple[Floats, Floats],
+        second: tuple[Floats, Floats],
+        noise_variance: Floats | float = 0.0,
+        error: float | None = None,
+    ) -> "GaussianSpectrum":
+        r"""Decompose one pair, each (mean, covariance), after noise.
+
+        `error` bounds the relative error of each given number; the divergences are then upper
+        bounds, whatever rounding did: for the computed coordinates V the norms of $V^\top S_2 V -
+        I$ and $V^\top (S_1 - S_2) V - X$ are evaluated, and bounded. Without it they count as 0.
+        """
+        (mean_1, cov_1), (mean_2, cov_2) = first, second
+        dim = len(mean_1)
+        total = cov_2 + noise_variance * np.eye(dim)
+        wider, shift = cov_1 - cov_2, mean_1 - mean_2
+        try:
+            excesses, axes = eigh(wider, total)
+        except np.linalg.LinAlgError:
+            return cls(np.zeros(dim), np.zeros(dim), np.array(math.inf), np.array(math.inf))
+        if not wider.any():
+            excesses = np.zeros(dim)
+        turned, none = np.abs(axes.T @ shift), np.zeros(())
+        if error is None:
+            return cls(excesses, turned**2, none, none)
+        size, rounding = np.abs(axes), 4 * (dim + 4) * UNIT_ROUNDOFF
+        doubt = np.where(wider != 0, error * (np.abs(cov_1) + np.abs(cov_2)), 0.0)
+        parts = [
+            (total, np.eye(dim), (error + rounding) * np.abs(total)),
+            (wider, np.diag(excesses), doubt + rounding * np.abs(wider)),
+        ]
+        white, diagonal = (
+            (np.linalg.norm(axes.T @ matrix @ axes - wanted) + np.linalg.norm(size.T @ room @ size))
+            * _UP
+            for matrix, wanted, room in parts
+        )
+        turned = turned + (error + rounding) * (size.T @ np.abs(shift))
+        return cls(excesses, turned**2 * _UP, np.array(white), np.array(diagonal))
+
+    @classmethod
+    def stacked(cls, spectra: "Sequence[GaussianSpectrum]") -> "GaussianSpectrum":
+        """Join spectra of single pairs of one dimension."""
+        return cls(*(np.array(part) for part in zip(*spectra, strict=True)))
+
+    def divergences(self, order: float) -> Floats:
+        r"""Compute the divergence of every pair.
+
+        The true eigenvalues are at most $(|x| + e_2) / (1 - e_1)$ in size, by Weyl and Ostrowski,
+        and $S_*$ is at least $1 - e_1 - (\alpha-1) (x + e_2)$.
+        """
+        a = order - 1
+        white, diagonal = self.white_error[..., None], self.diagonal_error[..., None]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            mixed = 1 - white - a * (self.excesses + diagonal)
+            longer = (np.abs(self.excesses) + diagonal) / (1 - white)
+            turned = np.maximum(diagonal - np.abs(self.excesses), 0.0) / (1 - white)
+            away = np.copysign(1.0, self.excesses)
+            spread = _spread_divergence(order, away * longer)
+            if turned.any():
+                spread = np.maximum(spread, _spread_divergence(order, -away * turned))
+            found = (spread + order / 2 * self.squares / mixed).sum(axis=-1)
+            highest = (away * longer).max(axis=-1)
+            is_finite = (mixed.min(axis=-1) > 0) & (a * highest < 1) & (self.white_error < 1)
+        found = found * (1 + (self.white_error > 0) * _DELTA_ERROR)
+        return np.where(is_finite & ~np.isnan(found), found, math.inf)
 
 
 def _spread_divergence(order: float, excess: Floats) -> Floats:

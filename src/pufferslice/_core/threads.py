@@ -21,7 +21,11 @@ def in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], progress: Progress = silent
 ) -> list[Result]:
     """Apply `work` to every item; results are in the order of the items on any number of cores."""
-    results = []
+    results: list[Result] = []
+    if len(items) == 1:  # no pool for what one thread does alone
+        results.append(work(items[0]))
+        progress(1, 1)
+        return results
     pool = ThreadPoolExecutor(max_workers=n_cores())
     try:
         for done, result in enumerate(pool.map(work, items), start=1):

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,8 +135,9 @@ def _rendered(
     return text.encode()
 
 
+@cache
 def _environment() -> jinja2.Environment:
-    """Load the templates, with the functions that they may call."""
+    """Load the templates, with the functions that they may call; compiled templates are kept."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,

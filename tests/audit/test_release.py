@@ -253,7 +253,7 @@ def test_sampled_priors(rng, profile, has_range):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("notion", ["average", "joint"])
+@pytest.mark.parametrize("notion", ["average", pytest.param("joint", marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "sphere", [SampledSphere.draw(dim=2, n_directions=1_000, seed=3), WholeSphere(dim=2)], ids=repr
 )

@@ -45,6 +45,11 @@ def half_the_noise(world, plan):
     from pufferslice.torch.canary import release_canary
     return release_canary(world, attrs.evolve(plan, noise_multipliers=plan.noise_multipliers / 2))
 
+def a_quarter_of_the_noise(world, plan):
+    import attrs
+    from pufferslice.torch.canary import release_canary
+    return release_canary(world, attrs.evolve(plan, noise_multipliers=plan.noise_multipliers / 4))
+
 def sums(world, plan):
     shift = 1.0 if world == "first" else -1.0
     noise = np.random.default_rng().normal(size=2) * plan.noise_multipliers[0]
@@ -153,23 +158,29 @@ def outputs(rng, direction, noise_std, n_runs=N_RUNS):
     return noise[0] + shift, noise[1] - shift
 
 
-@pytest.mark.slow
 @pytest.mark.soundness
 @pytest.mark.timeout(600)
-def test_half_the_noise_is_refuted_and_the_right_noise_is_not(home):
+@pytest.mark.parametrize(
+    ("worker", "n_runs"),
+    [
+        ("a_quarter_of_the_noise", 150),
+        pytest.param("half_the_noise", 800, marks=pytest.mark.soak),
+    ],
+)
+def test_too_little_noise_is_refuted_and_the_right_noise_is_not(home, worker, n_runs):
     """Of 2,000 simulated audits of 800 runs at half the noise all refuted,
     the smallest bound 1.53."""
     plan = one_step(multiplier=1.5, order=1.5)
-    half = canary_runs(plan, worker="audited_workers:half_the_noise", n_runs=800)
-    assert half.plan.guarantee().epsilon == pytest.approx(4 / 3)
-    verdict = audit_training(half, folder=home / "half", confidence=CONFIDENCE, seed=1)
+    broken = canary_runs(plan, worker=f"audited_workers:{worker}", n_runs=n_runs)
+    assert broken.plan.guarantee().epsilon == pytest.approx(4 / 3)
+    verdict = audit_training(broken, folder=home / "broken", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "refuted"
     assert verdict.claim == "(1.5, 1.33334)-RPP, whole run"
     assert verdict.prior == "exactly 1 record differs"
-    right = canary_runs(plan, n_runs=300)
+    right = canary_runs(plan, n_runs=max(100, 3 * n_runs // 8))
     verdict = audit_training(right, folder=home / "right", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "not refuted"
-    assert verdict.n_outputs == 300
+    assert verdict.n_outputs == max(100, 3 * n_runs // 8)
 
 
 @pytest.mark.soundness

@@ -199,7 +199,15 @@ class TestSoundness:
 
     @pytest.mark.statistical
     @pytest.mark.soundness
-    @pytest.mark.parametrize("name", ["skewed", "discrete", "heavy-tailed", "tied"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "skewed",
+            "discrete",
+            pytest.param("heavy-tailed", marks=pytest.mark.soak),
+            pytest.param("tied", marks=pytest.mark.soak),
+        ],
+    )
     def test_the_noise_is_enough_for_the_true_distributions(self, name, rng):
         """Certified noise is below what the priors themselves need in at most a share 0.2 of runs;
         declaring the sample to be the distribution is below it in far more."""

@@ -128,7 +128,9 @@ def _stop(_request):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
 def test_an_interrupted_run_resumes(tmp_path, monkeypatch, repository, number):
     """A real process is stopped in the middle; the rest of the steps is taken, and no more."""
     code = LONG + f"results_of({{1: task}}, Setting(full=False, folder=Path({str(tmp_path)!r})))"

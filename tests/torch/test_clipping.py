@@ -504,7 +504,11 @@ def test_replacing_an_example_moves_the_sum_by_at_most_two_clip_norms(
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("shape", [(0, 4), (2, 24)], ids=["single", "tokens"])
-@pytest.mark.parametrize(("n_examples", "block"), [(4, 4), (40, 1)], ids=["block", "groups"])
+@pytest.mark.parametrize(
+    ("n_examples", "block"),
+    [(4, 4), pytest.param(40, 1, marks=pytest.mark.soak)],
+    ids=["block", "groups"],
+)
 def test_searching_for_the_worst_pair_does_not_exceed_two_clip_norms(shape, n_examples, block):
     """Hill climbing from random pairs: as opposite as possible, of any size."""
     n_tokens, width = shape
@@ -527,7 +531,11 @@ def test_searching_for_the_worst_pair_does_not_exceed_two_clip_norms(shape, n_ex
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize(("n_examples", "block"), [(4, 4), (40, 1)], ids=["block", "groups"])
+@pytest.mark.parametrize(
+    ("n_examples", "block"),
+    [(4, 4), pytest.param(40, 1, marks=pytest.mark.soak)],
+    ids=["block", "groups"],
+)
 def test_rounding_to_the_grid_is_paid_for_by_a_smaller_radius(n_examples, block):
     """All coordinates round up: without the smaller radius the sum would move too far."""
     n = 32

@@ -252,7 +252,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert runs[0].n_steps == 4
 
 
-@pytest.mark.parametrize("n_rows", [0, 3])
+@pytest.mark.parametrize("n_rows", [pytest.param(0, marks=pytest.mark.soak), 3])
 def test_killed_and_started_again(tmp_path, n_rows):
     """A real process, killed at some moment; then the same file again, to the end."""
     changes = {

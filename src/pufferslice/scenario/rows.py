@@ -80,8 +80,6 @@ class CellMoments(NamedTuple):
     """Share of the rows in each cell, shape (n_cells,)."""
     means: Floats
     """Mean of what a row of each cell adds, shape (n_cells, dim)."""
-    covs: Floats
-    """Its covariance, shape (n_cells, dim, dim)."""
 
 
 @final
@@ -186,13 +184,12 @@ class RowDistribution:
         order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[order], [cells, cells + 1])
         shares, means = np.zeros(len(cells)), np.zeros((len(cells), dim))
-        covs = np.zeros((len(cells), dim, dim))
         for place, (start, stop) in enumerate(ends.T.tolist()):
             if stop > start:
                 rows = self.rows_at_hand[order[start:stop]]
                 shares[place] = len(rows) / len(codes)
-                means[place], covs[place] = rows.mean(axis=0), covariance_of(rows)
-        return CellMoments(shares, means, covs)
+                means[place] = rows.mean(axis=0)
+        return CellMoments(shares, means)
 
     def atoms(self) -> None:
         """Return None: sums of rows have too many values to list."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import quoted
-from pufferslice.data.frames import Frame, floats_of, label_of, labels_of
+from pufferslice.data.frames import Frame, coded_labels, floats_of, label_of, labels_of
 from pufferslice.errors import ScenarioError
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box, range_words
@@ -115,7 +115,8 @@ def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
             ends[1, place] = max(ends[1, place], values.max())
     columns = dict.fromkeys(column for column, _ in query.levels)
     labels = {
-        column: {*chain(*(labels_of(f, column).tolist() for f in frames))} for column in columns
+        column: {*chain(*(coded_labels(f, column)[0].tolist() for f in frames))}
+        for column in columns
     }
     has_level = [float(label in labels[column]) for column, label in query.levels]
     return np.hstack([ends, [has_level, has_level]])

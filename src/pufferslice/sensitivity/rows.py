@@ -189,7 +189,7 @@ class RowDifference(NotOnSpheres):
         cov = self.covs[first] + self.covs[second]
         if self.shares.shape[1]:
             shared = self._shared(first, second)
-            cov = cov - shared - shared.T
+            cov = cov - (shared + shared.T)
         return Change(mean, cov)
 
     def _shared(self, first: int, second: int) -> Floats:
@@ -439,7 +439,7 @@ class RowDifference(NotOnSpheres):
             (self.shares >= 0).all()
             and np.abs(self.shares.sum(axis=1) - 1).max() <= _MOMENT_ERROR
             and (np.abs(means - self.means) <= _MOMENT_ERROR * self.spans).all()
-            and all(self._is_covariance(within) for within in self.covs - between)
+            and all(self._is_covariance(within) for within in _symmetric(self.covs - between))
         )
 
     def __repr__(self) -> str:

@@ -132,11 +132,8 @@ def from_prevalence(
         kinds = _kinds(rows.frame, column, conditions)
         if values is None:
             kinds = {SMALLER: kinds[OTHER], LARGER: kinds[names[0]]}
-        made = {
-            name: rows.kind_of(place, chosen, differing)
-            for place, (name, chosen) in enumerate(kinds.items())
-        }
-        return Worlds(rows.query, made)
+        made = rows.kinds(list(kinds.values()), differing)
+        return Worlds(rows.query, dict(zip(kinds, made, strict=True)))
 
     secret = {
         "share_of": names[0] if values is None else names,

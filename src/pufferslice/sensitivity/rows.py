@@ -59,8 +59,6 @@ TRANSPORT: Final = "transport"
 CELLS: Final = "cells:"
 """Beginning of the name of a coupling by cells; the name of the labelling follows."""
 
-_MOST_NUMBERS: Final = 2**22
-"""Most numbers in the means of cells; labellings with more are left out."""
 _MOMENT_ERROR: Final = 1e-9
 """Bound on errors of stored moments, as shares of what one row could do: far above rounding."""
 _UP: Final = 1 + 2.0**-40
@@ -468,26 +466,28 @@ def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]
 def labellings(distributions: Sequence[RowDistribution]) -> list[str]:
     """Couplings by cells that rows of these kinds can have."""
     kinds = _kinds_of(distributions)
-    found = []
-    for name in kinds[-1].labels if all(kind.labels for kind in kinds) else ():
-        n_cells = len(np.unique(np.concatenate([kind.labels[name] for kind in kinds])))
-        if n_cells > 1 and n_cells * len(kinds[0].row_mean) * len(kinds) <= _MOST_NUMBERS:
-            found.append(f"{CELLS}{name}")
-    return found
+    return [
+        f"{CELLS}{name}"
+        for name in kinds[-1].cells
+        if all(name in kind.cells for kind in kinds) and len(_union(kinds, name)) > 1
+    ]
+
+
+def _union(kinds: Sequence[RowDistribution], name: str) -> Integers:
+    """Labels that rows of some kind have."""
+    return np.unique(np.concatenate([kind.cells[name].cells for kind in kinds]))
 
 
 def _cells_of(kinds: Sequence[RowDistribution], coupling: str) -> list[CellMoments]:
     """Moments of the cells that a coupling is by; none if it is by no cells."""
-    dim = len(kinds[0].row_mean)
-    none = CellMoments(np.zeros(0), np.zeros((0, dim)))
+    none = np.zeros(0, dtype=np.int64)
     if coupling in {INDEPENDENT, TRANSPORT}:
-        return [none] * len(kinds)
+        return [CellMoments(none, np.zeros(0), np.zeros((0, len(kinds[0].row_mean))))] * len(kinds)
     name = coupling.removeprefix(CELLS)
-    if not coupling.startswith(CELLS) or any(name not in kind.labels for kind in kinds):
+    if not coupling.startswith(CELLS) or any(name not in kind.cells for kind in kinds):
         known = [INDEPENDENT, *labellings(kinds), TRANSPORT]
         raise ArgumentError(f"coupling must be one of {listed(known)}, got {coupling!r}")
-    cells = np.unique(np.concatenate([kind.labels[name] for kind in kinds]))
-    return [kind.cells(name, cells) for kind in kinds]
+    return [kind.cells[name].among(_union(kinds, name)) for kind in kinds]
 
 
 def _transported(

@@ -212,7 +212,7 @@ def hiding_one_row(
     check_above(0, limit=limit)
 
     def is_hidden(noise: Floats) -> bool:
-        return row_distance(noise, low, high, absent=absent) <= limit
+        return row_distance(noise, low, high, absent=absent, enough=limit) <= limit
 
     if is_hidden(covariance):
         return covariance

@@ -128,7 +128,7 @@ def from_prevalence(
     names = [condition.on(column) for condition in conditions]
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
-        rows = RowTable.of(table, query, n_rows=n, also=column, is_checked=is_checked)
+        rows = RowTable.of(table, query, n_rows=n, is_checked=is_checked)
         kinds = _kinds(rows.frame, column, conditions)
         if values is None:
             kinds = {SMALLER: kinds[OTHER], LARGER: kinds[names[0]]}

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, Integers, locked, same
 from pufferslice._core.checks import check_above, check_between, check_count
 from pufferslice._core.text import listed, quoted
-from pufferslice.data.frames import Frame, frame_of, missing_rows
+from pufferslice.data.frames import Frame, frame_of
 from pufferslice.data.readers import read_table
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.features import Reading, RowFeatures, feature_bits
 from pufferslice.queries.query import RowMoments, mean_and_covariance
-from pufferslice.queries.variation import check_varied
+from pufferslice.queries.variation import check_read
 from pufferslice.scenario.distributions import Kind
 
 Design = Literal["stratified", "independent"]
@@ -34,6 +34,7 @@ DESIGNS: Final = get_args(Design)
 FEWEST_ROWS: Final = 2
 HIDDEN_ROWS: Final = 2**40
 """Most rows of a table whose number of rows is hidden: a constant, so that it tells nothing."""
+_LARGEST_GROUP: Final = 2**62
 _DRAWS_AT_ONCE: Final = 2**22
 _MOST_KEPT: Final = 2**25
 """Most numbers of a table whose rows are kept beside their moments."""
@@ -253,6 +254,8 @@ class RowTable:
     """Step between two quantised numbers, scaled, shape (dim,)."""
     boxes: Boxes
     """Public boxes of what one row adds."""
+    is_checked: bool
+    """Whether columns that do not vary are refused."""
 
     @classmethod
     def of(
@@ -261,21 +264,14 @@ class RowTable:
         query: Query,
         *,
         n_rows: int | None = None,
-        also: str | None = None,
         is_checked: bool = True,
     ) -> "RowTable":
         """Read a table for sums of `n_rows` rows, or of a hidden number of rows.
 
-        `also` is a column that is read beside those of the query. Rows that are only looked at
-        for their holder are not checked: a refusal would tell something about them.
+        Rows that are only looked at for their holder are not checked: a refusal would tell
+        something about them.
         """
         frame, query = frame_of_rows(table), query.as_sums()
-        columns = list(dict.fromkeys([*query.columns, *([also] if also else [])]))
-        if is_checked:
-            part, missing = frame.select(columns), missing_rows(frame, columns)
-            if not missing.all():
-                complete = part[np.flatnonzero(~missing)] if missing.any() else part
-                check_varied(query, [complete])
         features = checked_features(query, has_public_rows=n_rows is not None)
         units = np.array([1 / (n_rows or 1) if mean else 1.0 for mean in features.is_mean])
         low, high = features.boxes()
@@ -289,6 +285,7 @@ class RowTable:
             query=attrs.evolve(query, scales=scales, missing="middle"),
             frame=frame,
             reading=features.read(frame),
+            is_checked=is_checked,
             n_rows=n_rows,
             n_bits=n_bits,
             low=features.low * units / scales,
@@ -300,10 +297,11 @@ class RowTable:
         self, chosen: Sequence[npt.NDArray[np.bool_]], differing: Differing
     ) -> list[RowDistribution]:
         """The rows of each kind, as they make the difference."""
-        labels = self._labels()
-        each = [self._summed(flags, labels) for flags in chosen]
-        rest = self._summed(~np.logical_or.reduce(chosen), {})
-        size = self._size(np.sum([part.sums for part in (*each, rest)], axis=0))
+        if self.is_checked:
+            check_read(self.query, self.reading, self.frame)
+        groups, rest = self._groups(), ~np.logical_or.reduce(chosen)
+        each = [self._summed(flags, groups) for flags in (*chosen, rest) if flags.any()]
+        size = self._size(np.sum([part.sums for part in each], axis=0))
         # A sum of a hidden number of rows has no public range: its own size stands for one.
         ignorance = size**2 if self.n_rows is None else (self.n_rows * self.boxes.spans) ** 2 / 12
         return [
@@ -319,7 +317,7 @@ class RowTable:
                 size=size,
                 ignorance=ignorance,
             )
-            for place, part in enumerate(each)
+            for place, part in enumerate(each[: len(chosen)])
         ]
 
     def added(
@@ -339,34 +337,32 @@ class RowTable:
         )
         return none, there
 
-    def _labels(self) -> dict[str, Integers]:
-        """Label of each row, by the name of the labelling; as many as can all be tried."""
+    def _groups(self) -> "_Groups":
+        """Groups of rows by as many labellings as can all be tried."""
         dim, labels = len(self.low), self.reading.labels()
         fits = {name: codes for name, codes in labels.items() if dim * codes.max() <= _MOST_MEANS}
-        return dict(list(fits.items())[: _MOST_WORK // dim**3])
+        return _Groups.of(dict(list(fits.items())[: _MOST_WORK // dim**3]), self.reading.n_rows)
 
-    def _summed(self, chosen: npt.NDArray[np.bool_], labels: Mapping[str, Integers]) -> "_Summed":
+    def _summed(self, chosen: npt.NDArray[np.bool_], groups: "_Groups") -> "_Summed":
         """Sums and moments of some rows, block by block; few enough rows are kept."""
         places, moments, dim = np.flatnonzero(chosen), RowMoments(), len(self.low)
-        sums, kept = np.zeros(1 + dim, dtype=np.int64), []
-        by_cell = {name: np.zeros((codes.max() + 1, dim)) for name, codes in labels.items()}
-        done = 0
+        sums, done = np.zeros(1 + dim, dtype=np.int64), 0
+        by_group, kept = np.zeros(dim), []
         for integers in self.reading.blocks(self.n_bits, places):
-            rows = integers * self.steps + self.low
+            rows = integers * self.steps
+            rows += self.low
             moments.add(rows)
             sums += [len(rows), *integers.sum(axis=0)]
-            for name, codes in labels.items():
-                part = codes[places[done : done + len(rows)]]
-                order = np.argsort(part, kind="stable")
-                cells, starts = np.unique(part[order], return_index=True)
-                by_cell[name][cells] += np.add.reduceat(rows[order], starts, axis=0)
+            by_group = by_group + groups.sums(rows, places[done : done + len(rows)])
             done += len(rows)
             if len(chosen) * dim <= _MOST_KEPT:
                 kept.append(rows)
-        found = {
-            name: _cell_moments(codes[places], by_cell[name]) for name, codes in labels.items()
-        }
-        return _Summed(sums, moments, found, np.concatenate(kept) if kept else None)
+        return _Summed(
+            sums=sums,
+            moments=moments,
+            cells=groups.moments(by_group, places),
+            rows=np.concatenate(kept) if len(kept) > 1 else next(iter(kept), None),
+        )
 
     def _size(self, sums: Integers) -> Floats:
         """The query on the table, or on one of `n_rows` rows with the same shares."""
@@ -384,10 +380,50 @@ class _Summed(NamedTuple):
     rows: Floats | None
 
 
-def _cell_moments(codes: Integers, sums: Floats) -> CellMoments:
-    counts = np.bincount(codes, minlength=len(sums))
-    cells = np.flatnonzero(counts)
-    return CellMoments(cells, counts[cells] / len(codes), sums[cells] / counts[cells, None])
+class _Groups(NamedTuple):
+    """Groups of rows that are in the same cell by each of several labellings."""
+
+    groups: Integers
+    """Group of each row."""
+    cells: dict[str, Integers]
+    """Cell of each group, by the name of the labelling."""
+
+    @classmethod
+    def of(cls, labels: Mapping[str, Integers], n_rows: int) -> "_Groups":
+        """Number the groups of rows, few where labels take few values together."""
+        groups, n_groups = np.zeros(n_rows, dtype=np.int64), 1
+        for codes in labels.values():
+            n_codes = int(codes.max()) + 1
+            if n_groups * n_codes > _LARGEST_GROUP:
+                known, groups = np.unique(groups, return_inverse=True)
+                n_groups = len(known)
+            groups, n_groups = groups * n_codes + codes, n_groups * n_codes
+        known, groups = np.unique(groups, return_inverse=True)
+        member = np.zeros(len(known), dtype=np.int64)
+        member[groups] = np.arange(n_rows)
+        return cls(groups, {name: codes[member] for name, codes in labels.items()})
+
+    def sums(self, rows: Floats, places: Integers) -> Floats:
+        """Sum these rows of the table by group, shape (n_groups, dim)."""
+        groups = self.groups[places]
+        order = np.argsort(groups, kind="stable")
+        known, starts = np.unique(groups[order], return_index=True)
+        sums = np.zeros((int(self.groups.max()) + 1, rows.shape[1]))
+        sums[known] = np.add.reduceat(rows[order], starts, axis=0)
+        return sums
+
+    def moments(self, sums: Floats, places: Integers) -> dict[str, CellMoments]:
+        """Shares and means of cells from the sums of the groups of these rows."""
+        counts = np.bincount(self.groups[places], minlength=len(sums))
+        found = {}
+        for name, codes in self.cells.items():
+            sizes = np.bincount(codes, weights=counts)
+            totals = np.zeros((len(sizes), sums.shape[1]))
+            np.add.at(totals, codes, sums)
+            cells = np.flatnonzero(sizes)
+            means = totals[cells] / sizes[cells, None]
+            found[name] = CellMoments(cells, sizes[cells] / len(places), means)
+        return found
 
 
 class Worlds(NamedTuple):

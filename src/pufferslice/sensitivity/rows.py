@@ -207,7 +207,9 @@ class RowDifference(NotOnSpheres):
         Shape (n_instances, dim, dim). The raise exceeds the error of every entry, relative to what
         rows could do, times the number of coordinates, so that it is one of matrices.
         """
-        shift = np.kron(np.eye(self.n_periods), self.means[1:] - self.means[0])
+        shift = self.means[1:] - self.means[0]
+        if self.n_periods > 1:
+            shift = np.kron(np.eye(self.n_periods), shift)
         each = np.arange(self.n_periods)
         moments = np.empty((self.n_instances, self.dim, self.dim))
         for i, (counts, squares) in enumerate(zip(self.counts, self.squares, strict=True)):
@@ -219,7 +221,7 @@ class RowDifference(NotOnSpheres):
                 blocks[each, :, each] += np.einsum("jx,xfg->jfg", counts, self.covs)
             turned = np.diagonal(squares).reshape(self.n_periods, -1).sum(axis=1)
             most = turned * len(self.means) + counts.sum(axis=1)
-            sizes = np.diagonal(moment) + np.kron(most, self.spans**2)
+            sizes = np.diagonal(moment) + np.outer(most, self.spans**2).ravel()
             moments[i] = _symmetric(moment) + _MOMENT_ERROR * self.dim * np.diag(sizes)
         return moments
 
@@ -303,6 +305,8 @@ class RowDifference(NotOnSpheres):
     @property
     def boxes(self) -> tuple[Floats, Floats]:
         """Public boxes, one of which holds what a row adds to all coordinates: low, high ends."""
+        if self.n_periods == 1:
+            return self.low, self.high
         each = np.eye(self.n_periods)
         return np.asarray(np.kron(each, self.low)), np.asarray(np.kron(each, self.high))
 

@@ -21,7 +21,6 @@ def rows_of(*, shift, spread, spans, counts, **changes):
         "high": [spans / 2],
         "shares": np.zeros((2, 0)),
         "cell_means": np.zeros((2, 0, dim)),
-        "cell_covs": np.zeros((2, 0, dim, dim)),
         "coupled": np.zeros((0, dim, dim)),
     }
     return RowDifference(**(fields | changes))

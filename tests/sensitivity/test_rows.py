@@ -15,7 +15,7 @@ from tests.refusals import Refusal, check_refused
 from tests.row_moments import rows_of
 
 from pufferslice.errors import ArgumentError, ClaimError
-from pufferslice.scenario.rows import Boxes, Differing, RowDistribution, covariance_of
+from pufferslice.scenario.rows import Boxes, CellMoments, Differing, RowDistribution, covariance_of
 from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.whitening import Covariance
 
@@ -61,6 +61,12 @@ def test_never_below_the_enumerated_mean_square(seed, n_differing):
     assert truth <= rows.mean_squares(NOISE).item() <= truth * (1 + 1e-6) + 1e-5
 
 
+def cells_of(rows, labels):
+    cells, counts = np.unique(labels, return_counts=True)
+    means = np.array([rows[labels == cell].mean(axis=0) for cell in cells])
+    return CellMoments(cells, counts / len(rows), means)
+
+
 def kind_of(rows, labels=None, place=0):
     dim = rows.shape[1]
     return RowDistribution(
@@ -68,7 +74,7 @@ def kind_of(rows, labels=None, place=0):
         row_mean=rows.mean(axis=0),
         row_cov=covariance_of(rows),
         rows=rows,
-        labels={} if labels is None else {"x": labels},
+        cells={} if labels is None else {"x": cells_of(rows, labels)},
         boxes=Boxes(low=np.full((1, dim), -20.0), high=np.full((1, dim), 20.0)),
         differing=Differing(most=3),
         size=np.zeros(dim),
@@ -181,10 +187,10 @@ KINDS = [[[1.0, 0.25], [0.25, 0.5]]] * 2
                 {"covs": [[[1.0, 2.0], [2.0, 1.0]], KINDS[1]]},
                 {"counts": [[[3.0, 3.0]]]},
                 {"pairs": [[0, 2]]},
+                {"shares": [[1.0], [1.0]], "cell_means": [[[9.0, 0]]] * 2},
                 {
-                    "shares": [[1.0], [1.0]],
-                    "cell_means": [[[9.0, 0]]] * 2,
-                    "cell_covs": [KINDS[:1]] * 2,
+                    "shares": [[0.5, 0.5]] * 2,
+                    "cell_means": ROWS.means[:, None] + np.array([[2.0, 0.0], [-2.0, 0.0]]),
                 },
             )
         ],

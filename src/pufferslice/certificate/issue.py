@@ -105,21 +105,50 @@ def certify_release(
         coupling=coupling,
         person=person,
     )
+    if total is not None:
+        check_above(0, total=total)
+    evidence, options = decided_release(
+        scenario,
+        guarantee,
+        wanted,
+        method=method,
+        failure_probability=failure_probability,
+        band=band,
+        progress=progress,
+    )
+    options = attrs.evolve(
+        options,
+        deltas=unique_deltas(deltas),
+        generator=noise.name,
+        earlier_releases=_digests(earlier_releases),
+        total=None if total is None else float(total),
+    )
+    try:
+        statement = release_statement(evidence, options)
+    except CertificateError:
+        raise CalibrationError(
+            "the noise or the scales are too large for a certificate; use other units"
+        ) from None
+    return Certificate(statement=statement, evidence=evidence)
+
+
+def decided_release(
+    scenario: Scenario,
+    guarantee: Claim,
+    wanted: NoiseOptions,
+    *,
+    method: Method | None = None,
+    failure_probability: float | None = None,
+    band: BandKind = "order_statistics",
+    progress: Progress = silent,
+) -> tuple[Evidence, CertificateOptions]:
+    """Decide the noise of a release as `certify_release` does; nothing is stated yet."""
     target = _checked_claim(scenario, guarantee, method)
     profile = target.profile
     if not target.is_sliced and scenario.prior_kind == "sampled" and scenario.dim == 1:
         profile = FiniteProfile.axes(dim=1)
     confidence = _confidence(
         scenario, profile, target, failure_probability=failure_probability, band=band
-    )
-    if total is not None:
-        check_above(0, total=total)
-    options = CertificateOptions(
-        target=target,
-        deltas=unique_deltas(deltas),
-        generator=noise.name,
-        earlier_releases=_digests(earlier_releases),
-        total=None if total is None else float(total),
     )
 
     def compared(whitening: Shape | None, recipe: Recipe) -> Evidence:
@@ -138,21 +167,13 @@ def certify_release(
         return evidence
 
     decision = decided_noise(scenario, target, wanted, compared)
-    options = attrs.evolve(
-        options,
+    return decision.compared, CertificateOptions(
         target=decision.claim,
         noise_std=decision.noise_std,
         shape=decision.fit.kind,
         shape_gap=decision.fit.gap,
-        person_delta=PERSON_DELTA if person is None else float(person[1]),
+        person_delta=PERSON_DELTA if wanted.person is None else float(wanted.person[1]),
     )
-    try:
-        statement = release_statement(decision.compared, options)
-    except CertificateError:
-        raise CalibrationError(
-            "the noise or the scales are too large for a certificate; use other units"
-        ) from None
-    return Certificate(statement=statement, evidence=decision.compared)
 
 
 def _checked_claim(scenario: Scenario, claim: Claim, method: Method | None) -> Claim:

@@ -48,9 +48,9 @@ class CertificateOptions:
     """The decisions of the caller of a certificate; everything else follows from the evidence."""
 
     target: Claim
-    deltas: tuple[float, ...]
-    generator: str
-    earlier_releases: tuple[str, ...]
+    deltas: tuple[float, ...] = ()
+    generator: str = OperatingSystemNoise.name
+    earlier_releases: tuple[str, ...] = ()
     noise_std: float | None = None
     """Noise that the caller chose; None where the claim decides."""
     total: float | None = None

@@ -15,6 +15,7 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from narwhals.exceptions import DuplicateError
 
 from pufferslice._core.arrays import Floats
@@ -111,15 +112,23 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
     >>> labels_of(frame_of(pa.table({"site": [1.0, 2.5]})), "site").tolist()
     ['1', '2.5']
     """
+    labels, codes = coded_labels(frame, name)
+    return labels[codes]
+
+
+def coded_labels(frame: Frame, name: str) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.intp]]:
+    """The different labels of a column, and the place of that of each row among them.
+
+    >>> import pyarrow as pa
+    >>> labels, codes = coded_labels(frame_of(pa.table({"site": ["b", "a", "b"]})), "site")
+    >>> labels.tolist(), codes.tolist()
+    (['b', 'a'], [0, 1, 0])
+    """
     series = _complete_column(frame, name)
     if isinstance(series.dtype, nw.Categorical | nw.Enum):
         series = _category_texts(series, name)
     if isinstance(series.dtype, nw.String):
-        texts = values_of(series, name)
-        # numpy drops trailing NULs from text, which would make two labels one.
-        if any("\0" in text for text in set(texts)):
-            raise TableError(f"column {name!r} has labels with a NUL character; remove it")
-        return np.array(texts, dtype=np.str_)
+        return _coded_texts(series, name)
     plain = _plain_values(series)
     if plain.dtype.kind not in "biuf":
         raise TableError(
@@ -133,7 +142,22 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
             f"column {name!r} has labels of 2^53 or more among real numbers, where different "
             "integers may be the same float, so two labels could become one; convert it to text"
         )
-    return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
+    return np.array([label_of(value) for value in values], dtype=np.str_), positions
+
+
+def _coded_texts(
+    series: nw.Series[Any], name: str
+) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.intp]]:
+    array: Any = pc.cast(series.to_arrow(), pa.large_string())
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    coded = array.dictionary_encode()
+    different = nw.from_native(pa.chunked_array([coded.dictionary]), series_only=True)
+    texts = values_of(different, name)
+    # numpy drops trailing NULs from text, which would make two labels one.
+    if any("\0" in text for text in texts):
+        raise TableError(f"column {name!r} has labels with a NUL character; remove it")
+    return np.array(texts, dtype=np.str_), np.asarray(coded.indices.to_numpy(), dtype=np.intp)
 
 
 def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.str_]:
@@ -246,7 +270,7 @@ def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
 def complete_part(
     frame: Frame, name: str, *, finite: bool = False
 ) -> tuple[Frame, npt.NDArray[np.bool_]]:
-    """Select the rows that have a value in a column; also return which they are.
+    """Select a column where it has a value; also return which rows these are.
 
     With `finite` an infinite number counts as missing. A column of another type than numbers is
     refused then, whatever its values.
@@ -257,14 +281,14 @@ def complete_part(
     (2, [True, False, True])
     """
     missing = missing_rows(frame, [name])
-    series = frame[name]
+    part, series = frame.select(name), frame[name]
     if finite:
         dtype = series.dtype
         if not (dtype.is_numeric() or isinstance(dtype, nw.Boolean | nw.Object | nw.Unknown)):
             _refuse_kind(series, name)
         if dtype.is_float():
             missing |= ~np.isfinite(np.asarray(series.to_numpy(), dtype=np.float64))
-    return (frame if not missing.any() else frame[np.flatnonzero(~missing)]), ~missing
+    return (part if not missing.any() else part[np.flatnonzero(~missing)]), ~missing
 
 
 def without_missing(

@@ -21,6 +21,7 @@ from pufferslice.noise.rows import (
     ONE_PERSON,
     RowNoise,
     accurate_noise,
+    least_value,
     row_covariance,
     sampling_weights,
     shared_noise,
@@ -213,15 +214,16 @@ def _row_fit(
         return difference
 
     differences = {name: plain if name == INDEPENDENT else coupled(name) for name in names}
-    fits = {name: found(difference) for name, difference in differences.items()}
 
     def price(name: str) -> float:
+        moments = differences[name].second_moments
         if stds is not None:
-            return fits[name].mean_square
-        return float(np.diagonal(fits[name].covariance) @ balance)
+            return accurate_noise(moments, stds, balance, kind=kind).mean_square
+        return least_value(moments, target.distance_limit, balance, kind=kind)
 
-    name = min(fits, key=price)
-    best, difference = fits[name], differences[name]
+    name = names[0] if len(names) == 1 else min(names, key=price)
+    difference = differences[name]
+    best = found(difference)
     if stds is not None:
         distance = row_distance(best.covariance, *difference.boxes)
         floor = None

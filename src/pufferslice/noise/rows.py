@@ -118,6 +118,14 @@ def shared_noise(
     return RowNoise(covariance=covariance, mean_square=cost, gap=root.gap(value * mean_square))
 
 
+def least_value(
+    moments: Floats, mean_square: float, weights: Floats, *, kind: Kind = "fitted"
+) -> float:
+    """Bound the weighted total variance of `shared_noise` from below; of one matrix, its value."""
+    root = _best_root(_undominated(_of_kind(moments, kind)), weights, np.full(len(weights), np.inf))
+    return root.total**2 / mean_square
+
+
 def accurate_noise(
     moments: Floats, stds: Floats, weights: Floats, *, kind: Kind = "fitted"
 ) -> RowNoise:
@@ -212,7 +220,7 @@ def hiding_one_row(
     check_above(0, limit=limit)
 
     def is_hidden(noise: Floats) -> bool:
-        return row_distance(noise, low, high, absent=absent) <= limit
+        return row_distance(noise, low, high, absent=absent, enough=limit) <= limit
 
     if is_hidden(covariance):
         return covariance
@@ -280,6 +288,8 @@ class _Root(NamedTuple):
 
 def _best_root(moments: Floats, free: Floats, limits: Floats) -> _Root:
     """Find the multipliers and weights with the largest lower bound, and return their root."""
+    if len(moments) == 1 and np.isinf(limits).all():
+        return _Root.of(moments[0], free)
     return min(_ascent(moments, free, limits), key=lambda visited: visited[0])[1]
 
 

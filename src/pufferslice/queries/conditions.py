@@ -22,9 +22,9 @@ from pufferslice.data.frames import (
     Frame,
     calendar_of,
     check_columns,
+    coded_labels,
     floats_of,
     label_of,
-    labels_of,
 )
 from pufferslice.errors import ArgumentError, ScenarioError
 
@@ -90,7 +90,8 @@ class Condition:
             return np.asarray(labels == str(self.value), dtype=np.bool_)
         if isinstance(self.value, str):
             check_comparable(frame, column, [self.value])
-            return np.asarray(labels_of(frame, column) == self.value, dtype=np.bool_)
+            labels, codes = coded_labels(frame, column)
+            return np.asarray(labels == self.value, dtype=np.bool_)[codes]
         return self.met_by(floats_of(frame, column))
 
     def met_by(self, numbers: Floats) -> npt.NDArray[np.bool_]:

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, final
@@ -41,10 +41,16 @@ Missing: TypeAlias = Mapping[str, Fill]
 Cell: TypeAlias = tuple[tuple[str, Condition], ...]
 """Conditions on columns that a row of the cell meets all; without any, every row does."""
 
+_FlagsOf: TypeAlias = Mapping[tuple[str, Fill, Condition], Flags]
+"""Whether each row meets a condition on a column, with its public value for a missing one."""
+
+_EVERY: Final = slice(None)
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _MOST_BITS: Final = 20
 _SUM_BITS: Final = 62
 """Most bits of a sum over all rows."""
+_MOST_AT_ONCE: Final = 2**22
+"""Most numbers of rows in memory at once."""
 _MOST_PATTERNS: Final = 4_096
 """Most values of one label of a row."""
 _MOST_BOXES: Final = 1_000
@@ -211,7 +217,7 @@ class Unusual:
 
 
 @final
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, slots=False)
 class RowFeatures:
     r"""A query as sums, or means, of one number of each row for every coordinate.
 
@@ -259,19 +265,24 @@ class RowFeatures:
         """Columns that the features read."""
         return tuple(dict.fromkeys(column for part in self.parts for column in part.columns))
 
+    def read(self, frame: Frame) -> "Reading":
+        """Read what the features need of a frame, each column once."""
+        tests = [one for parts in self._partitions.values() for one in parts]
+        sources = dict.fromkeys(factor for part in self.parts for factor in part.factors)
+        return Reading(
+            features=self,
+            n_rows=len(frame),
+            numbers={source: source.numbers(frame) for source in sources},
+            codes={one: one.codes(frame) for one in tests},
+        )
+
     def numbers(self, frame: Frame) -> Floats:
         """The numbers of each row, clipped, shape (n_rows, dim)."""
-        numbers = np.empty((len(frame), len(self.parts)), order="F")
-        for place, column in enumerate(self._by_feature(frame)):
-            numbers[:, place] = column
-        return numbers
+        return self.read(frame).columns()
 
     def integers(self, frame: Frame, n_bits: int) -> Integers:
         """The quantised numbers of each row, from 0 to 2^n_bits, shape (n_rows, dim)."""
-        integers = np.empty((len(frame), len(self.parts)), dtype=np.int64, order="F")
-        for place, column in enumerate(self._quantised(frame, n_bits)):
-            integers[:, place] = column
-        return integers
+        return self.read(frame).integers(n_bits)
 
     def values(self, integers: Integers, n_bits: int) -> Floats:
         """The numbers that the integers stand for."""
@@ -279,9 +290,10 @@ class RowFeatures:
 
     def outputs(self, frame: Frame, n_bits: int) -> list[Fraction]:
         """Evaluate the query on all rows of a frame; nothing is rounded after the quantisation."""
-        n_rows = len(frame)
-        sums = (int(column.sum()) for column in self._quantised(frame, n_bits))
-        ends = zip(self.low.tolist(), self.high.tolist(), self.is_mean, sums, strict=True)
+        n_rows, sums = len(frame), np.zeros(len(self.parts), dtype=np.int64)
+        for integers in self.read(frame).blocks(n_bits, np.arange(n_rows)):
+            sums += integers.sum(axis=0)
+        ends = zip(self.low.tolist(), self.high.tolist(), self.is_mean, sums.tolist(), strict=True)
         return [
             (n_rows * Fraction(low) + (Fraction(high) - Fraction(low)) * Fraction(total, 2**n_bits))
             / (n_rows if is_mean else 1)
@@ -295,6 +307,11 @@ class RowFeatures:
         One for the conditions on each column, named by it, and one for the columns of each table
         over several, as `race & income`; of at most 4,096 values each, from 0.
         """
+        return {name: partial(_labels, parts) for name, parts in self.labellings.items()}
+
+    @property
+    def labellings(self) -> dict[str, list[Partition]]:
+        """The partitions that each label of a row tells apart, by the name of the label."""
         by_column = self._partitions
         together = [tuple(dict.fromkeys(column for column, _ in part.cell)) for part in self.parts]
         groups = dict.fromkeys([(column,) for column in by_column] + [c for c in together if c])
@@ -303,9 +320,7 @@ class RowFeatures:
             for columns in groups
         }
         return {
-            name: partial(combined_codes, parts)
-            for name, parts in chosen.items()
-            if n_combined(parts) <= _MOST_PATTERNS
+            name: parts for name, parts in chosen.items() if n_combined(parts) <= _MOST_PATTERNS
         }
 
     def boxes(self) -> tuple[Floats, Floats]:
@@ -351,7 +366,7 @@ class RowFeatures:
         sources = {factor.column: factor for part in self.parts for factor in part.factors}
         return tuple(_unusual(frame, column, sources.get(column)) for column in self.columns)
 
-    @property
+    @cached_property
     def _partitions(self) -> dict[str, list[Partition]]:
         """The partitions by column; those of one column differ in kind, or in the fill."""
         tests: dict[tuple[str, Fill], list[Condition]] = {}
@@ -364,34 +379,86 @@ class RowFeatures:
             found.setdefault(column, []).extend(partitions(column, conditions, fill))
         return found
 
-    def _by_feature(self, frame: Frame) -> Iterator[Floats]:
-        """The numbers of each row for one feature after another; each column is read once."""
-        met: dict[tuple[str, Fill, Condition], tuple[Flags, Integers]] = {}
-        for one in (one for parts in self._partitions.values() for one in parts):
-            codes, patterns = one.codes(frame), one.patterns
-            for place, test in enumerate(one.conditions):
-                met[one.column, one.fill, test] = patterns[:, place], codes
-        numbers: dict[Source, Floats] = {}
-        for part in self.parts:
-            column = np.ones(len(frame))
-            for factor in part.factors:
-                if factor not in numbers:
-                    numbers[factor] = factor.numbers(frame)
-                column = column * numbers[factor]
-            fills = dict(part.fills)
-            for name, test in part.cell:
-                pattern, codes = met[name, fills.get(name), test]
-                column = np.where(pattern[codes], column, 0.0)
-            yield column
-
-    def _quantised(self, frame: Frame, n_bits: int) -> Iterator[Integers]:
-        ends = zip(self.low, self.high, strict=True)
-        for (low, high), numbers in zip(ends, self._by_feature(frame), strict=True):
-            shares = (np.clip(numbers, low, high) - low) / (high - low)
-            yield np.asarray(np.floor(shares * 2.0**n_bits + 0.5), dtype=np.int64)
-
     def __repr__(self) -> str:
         return f"RowFeatures(names={self.names!r})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class Reading:
+    """What some features read of the rows of a frame; confidential."""
+
+    features: RowFeatures
+    n_rows: int
+    numbers: Mapping[Source, Floats]
+    """Number of each row by source."""
+    codes: Mapping[Partition, Integers]
+    """Pattern of conditions that each row meets, by partition."""
+
+    def columns(self) -> Floats:
+        """The numbers of each row, clipped, shape (n_rows, dim)."""
+        flags, every = self._flags(_EVERY), np.empty((self.n_rows, len(self.features.parts)))
+        for place, part in enumerate(self.features.parts):
+            every[:, place] = self._column(part, _EVERY, flags)
+        return every
+
+    def integers(self, n_bits: int, rows: Integers | slice = _EVERY) -> Integers:
+        """The quantised numbers of some rows, from 0 to 2^n_bits, shape (n_rows, dim)."""
+        flags, parts = self._flags(rows), self.features.parts
+        integers = np.empty((len(self._every[rows]), len(parts)), dtype=np.int64, order="F")
+        for place, part in enumerate(parts):
+            if not part.factors:
+                np.left_shift(self._met(part, rows, flags), n_bits, out=integers[:, place])
+                continue
+            low, high = part.ends
+            shares = (np.clip(self._column(part, rows, flags), low, high) - low) / (high - low)
+            integers[:, place] = np.floor(shares * 2.0**n_bits + 0.5)
+        return integers
+
+    def blocks(self, n_bits: int, rows: Integers) -> Iterator[Integers]:
+        """The quantised numbers of some rows, as many at once as fit in little memory."""
+        size = max(1, _MOST_AT_ONCE // len(self.features.parts))
+        for start in range(0, len(rows), size):
+            yield self.integers(n_bits, rows[start : start + size])
+
+    def labels(self) -> dict[str, Integers]:
+        """Public label of each row, by the name of the labelling; see `RowFeatures.labels`."""
+        return {
+            name: combined_codes(parts, [self.codes[part] for part in parts]).astype(np.int16)
+            for name, parts in self.features.labellings.items()
+        }
+
+    @property
+    def _every(self) -> Flags:
+        return np.ones(self.n_rows, dtype=np.bool_)
+
+    def _flags(self, rows: Integers | slice) -> _FlagsOf:
+        return {
+            (one.column, one.fill, test): pattern[codes[rows]]
+            for one, codes in self.codes.items()
+            for test, pattern in zip(one.conditions, one.patterns.T, strict=True)
+        }
+
+    def _met(self, part: Feature, rows: Integers | slice, flags: _FlagsOf) -> Flags:
+        """Whether each row is in the cell of a feature."""
+        fills = dict(part.fills)
+        met = [flags[name, fills.get(name), test] for name, test in part.cell]
+        return np.asarray(np.logical_and.reduce(met)) if met else self._every[rows]
+
+    def _column(self, part: Feature, rows: Integers | slice, flags: _FlagsOf) -> Floats:
+        if not part.factors:
+            return self._met(part, rows, flags).astype(np.float64)
+        column = self.numbers[part.factors[0]][rows]
+        for factor in part.factors[1:]:
+            column = column * self.numbers[factor][rows]
+        return np.where(self._met(part, rows, flags), column, 0.0) if part.cell else column
+
+    def __repr__(self) -> str:
+        return f"Reading(n_rows={self.n_rows})"
+
+
+def _labels(parts: Sequence[Partition], frame: Frame) -> Integers:
+    return combined_codes(parts, [part.codes(frame) for part in parts])
 
 
 def _unusual(frame: Frame, column: str, source: Source | None) -> Unusual:

@@ -6,6 +6,7 @@ the public value that the query declares.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 import attrs
@@ -28,7 +29,7 @@ _NUMBERS: Final = "numbers"
 
 
 @final
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Partition:
     """What some conditions of one kind on a column tell apart: few public patterns of them.
 
@@ -44,7 +45,7 @@ class Partition:
         """Kind of the conditions: `equals`, `numbers`, or a part of the calendar."""
         return _kind(self.conditions[0])
 
-    @property
+    @cached_property
     def patterns(self) -> Flags:
         """Conditions that a row may meet together, shape (n_patterns, n_conditions).
 
@@ -154,12 +155,12 @@ def partitions(column: str, conditions: Iterable[Condition], fill: Fill) -> list
     ]
 
 
-def combined_codes(parts: Sequence[Partition], frame: Frame) -> Integers:
+def combined_codes(parts: Sequence[Partition], codes: Sequence[Integers]) -> Integers:
     """One number for the patterns of several partitions together, below `n_combined`."""
-    codes = np.zeros(len(frame), dtype=np.int64)
-    for part in parts:
-        codes = codes * len(part.patterns) + part.codes(frame)
-    return codes
+    combined = codes[0]
+    for part, others in zip(parts[1:], codes[1:], strict=True):
+        combined = combined * len(part.patterns) + others
+    return combined
 
 
 def n_combined(parts: Sequence[Partition]) -> int:

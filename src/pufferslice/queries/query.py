@@ -122,16 +122,12 @@ class RowMeans:
 
 @final
 class RowMoments:
-    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983).
-
-    Also the lowest and highest value of each term, `ends`, of shape (2, n_terms).
-    """
+    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983)."""
 
     def __init__(self, n_terms: int = 0) -> None:
         self.n_rows = 0
         self.mean: Floats = np.zeros(n_terms)
         self._squares: Floats = np.zeros((n_terms, n_terms))
-        self.ends: Floats = np.zeros((2, n_terms))
 
     def add(self, terms: Floats) -> None:
         """Add rows, shape (n_rows, n_terms)."""
@@ -140,12 +136,9 @@ class RowMoments:
         mean = terms.mean(axis=0)
         centred = terms - mean
         squares = centred.T @ centred
-        ends = np.stack([terms.min(axis=0), terms.max(axis=0)])
         if not self.n_rows:
             self.n_rows, self.mean, self._squares = len(terms), mean, squares
-            self.ends = ends
             return
-        self.ends = np.stack([np.minimum(self.ends[0], ends[0]), np.maximum(self.ends[1], ends[1])])
         total = self.n_rows + len(terms)
         apart = mean - self.mean
         between = np.outer(apart, apart) * (self.n_rows * (len(terms) / total))

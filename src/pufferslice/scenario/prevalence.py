@@ -128,15 +128,12 @@ def from_prevalence(
     names = [condition.on(column) for condition in conditions]
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
-        rows = RowTable.of(table, query, n_rows=n, also=column, is_checked=is_checked)
+        rows = RowTable.of(table, query, n_rows=n, is_checked=is_checked)
         kinds = _kinds(rows.frame, column, conditions)
         if values is None:
             kinds = {SMALLER: kinds[OTHER], LARGER: kinds[names[0]]}
-        made = {
-            name: rows.kind_of(place, chosen, differing)
-            for place, (name, chosen) in enumerate(kinds.items())
-        }
-        return Worlds(rows.query, made)
+        made = rows.kinds(list(kinds.values()), differing)
+        return Worlds(rows.query, dict(zip(kinds, made, strict=True)))
 
     secret = {
         "share_of": names[0] if values is None else names,

@@ -8,7 +8,7 @@ the means and the covariances of what rows of each kind add, and holds for any r
 import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, final, get_args
 
@@ -19,12 +19,13 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, Integers, locked, same
 from pufferslice._core.checks import check_above, check_between, check_count
 from pufferslice._core.text import listed, quoted
-from pufferslice.data.frames import Frame, frame_of, missing_rows
+from pufferslice.data.frames import Frame, frame_of
 from pufferslice.data.readers import read_table
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.queries.features import RowFeatures, feature_bits
-from pufferslice.queries.variation import check_varied
+from pufferslice.queries.features import Reading, RowFeatures, feature_bits
+from pufferslice.queries.query import RowMoments, mean_and_covariance
+from pufferslice.queries.variation import check_read
 from pufferslice.scenario.distributions import Kind
 
 Design = Literal["stratified", "independent"]
@@ -33,8 +34,14 @@ DESIGNS: Final = get_args(Design)
 FEWEST_ROWS: Final = 2
 HIDDEN_ROWS: Final = 2**40
 """Most rows of a table whose number of rows is hidden: a constant, so that it tells nothing."""
+_LARGEST_GROUP: Final = 2**62
 _DRAWS_AT_ONCE: Final = 2**22
-_BLOCK: Final = 4096
+_MOST_KEPT: Final = 2**25
+"""Most numbers of a table whose rows are kept beside their moments."""
+_MOST_MEANS: Final = 2**20
+"""Most numbers in the means of the cells of a labelling; larger ones are left out."""
+_MOST_WORK: Final = 2**30
+"""Most work on labellings: their number times the cube of the number of sums."""
 
 
 @final
@@ -74,14 +81,21 @@ class Differing:
 
 
 class CellMoments(NamedTuple):
-    """Moments of the rows of one kind in each cell, a public label of rows; confidential."""
+    """Moments of the rows of one kind by cell, a public label of rows; confidential."""
 
+    cells: Integers
+    """Labels that some row has, in order, shape (n_cells,)."""
     shares: Floats
     """Share of the rows in each cell, shape (n_cells,)."""
     means: Floats
     """Mean of what a row of each cell adds, shape (n_cells, dim)."""
-    covs: Floats
-    """Its covariance, shape (n_cells, dim, dim)."""
+
+    def among(self, cells: Integers) -> "CellMoments":
+        """Return the moments of these cells, all of them known; a cell without rows has share 0."""
+        places = np.searchsorted(cells, self.cells)
+        shares, means = np.zeros(len(cells)), np.zeros((len(cells), self.means.shape[1]))
+        shares[places], means[places] = self.shares, self.means
+        return CellMoments(cells, shares, means)
 
 
 @final
@@ -137,8 +151,11 @@ class RowDistribution:
     )
     """Sum that each row of this kind adds, shape (n_rows, n_features); confidential. None if only
     moments are known."""
-    labels: Mapping[str, Integers] = attrs.field(factory=dict)
-    """Cell of each row, by the name of the labelling; confidential."""
+    cells: Mapping[str, CellMoments] = attrs.field(factory=dict)
+    """Moments by cell, by the name of the labelling; confidential."""
+    sums: tuple[int, ...] = ()
+    """Number of rows and exact sums of their quantised numbers; confidential. Empty where moments
+    were given."""
     boxes: Boxes
     differing: DifferingRows
     size: Floats = attrs.field(converter=locked, eq=same)
@@ -180,20 +197,6 @@ class RowDistribution:
         varying = count.mean_square - count.mean**2
         return np.asarray(count.mean * self.row_cov + varying * np.outer(mean, mean))
 
-    def cells(self, labelling: str, cells: Integers) -> CellMoments:
-        """Moments in each of these cells; a cell without rows has share 0."""
-        codes, dim = self.labels[labelling], self.dim
-        order = np.argsort(codes, kind="stable")
-        ends = np.searchsorted(codes[order], [cells, cells + 1])
-        shares, means = np.zeros(len(cells)), np.zeros((len(cells), dim))
-        covs = np.zeros((len(cells), dim, dim))
-        for place, (start, stop) in enumerate(ends.T.tolist()):
-            if stop > start:
-                rows = self.rows_at_hand[order[start:stop]]
-                shares[place] = len(rows) / len(codes)
-                means[place], covs[place] = rows.mean(axis=0), covariance_of(rows)
-        return CellMoments(shares, means, covs)
-
     def atoms(self) -> None:
         """Return None: sums of rows have too many values to list."""
 
@@ -216,25 +219,19 @@ class RowDistribution:
         return np.array([self.place]), self.row_mean
 
     def digest_parts(self) -> list[bytes]:
-        """Bytes of the whole distribution, for a digest."""
-        facts = f"rows {self.place} {self.differing} {self.row_cov.shape} {list(self.labels)}"
-        arrays = [self.row_mean, self.row_cov, self.boxes.low, self.boxes.high, self.size]
-        arrays += [] if self.rows is None else [self.rows]
-        parts = [array.tobytes() for array in arrays]
-        return [facts.encode(), *parts, *(codes.tobytes() for codes in self.labels.values())]
+        """Bytes of the distribution, for a digest: exact sums, in any order of rows, or moments."""
+        facts = f"rows {self.place} {self.differing} {self.sums} {list(self.cells)}"
+        moments = [] if self.sums else [self.row_mean, self.row_cov]
+        arrays = [*moments, self.boxes.low, self.boxes.high]
+        return [facts.encode(), *(array.tobytes() for array in arrays)]
 
     def __repr__(self) -> str:
         return f"RowDistribution(dim={self.dim}, differing={self.differing})"
 
 
 def covariance_of(rows: Floats) -> Floats:
-    """Covariance of rows, divided by their number.
-
-    In blocks, so that rounding grows with their size and number, not with all rows.
-    """
-    centred = rows - rows.mean(axis=0)
-    blocks = np.array_split(centred, max(1, len(centred) // _BLOCK))
-    return np.asarray(np.sum([part.T @ part for part in blocks], axis=0) / len(centred))
+    """Covariance of rows, divided by their number."""
+    return mean_and_covariance(rows)[1]
 
 
 @final
@@ -245,16 +242,20 @@ class RowTable:
     query: Query
     """The query in its public scales, which follow from its clip ranges."""
     frame: Frame
-    rows: Floats
-    """Sum that each row adds, shape (n_rows, dim)."""
-    labels: Mapping[str, Integers]
-    """Cell of each row, by the name of the labelling."""
+    reading: Reading
+    """What the query reads of the rows."""
+    n_rows: int | None
+    """Public number of rows of a release; None where it is hidden."""
+    n_bits: int
+    """Bits of a quantised number."""
+    low: Floats
+    """Least number of a row, scaled, shape (dim,)."""
+    steps: Floats
+    """Step between two quantised numbers, scaled, shape (dim,)."""
     boxes: Boxes
     """Public boxes of what one row adds."""
-    size: Floats
-    """The query on the table, shape (dim,)."""
-    ignorance: Floats
-    """Variance of the query where only its public range is known, shape (dim,)."""
+    is_checked: bool
+    """Whether columns that do not vary are refused."""
 
     @classmethod
     def of(
@@ -263,20 +264,14 @@ class RowTable:
         query: Query,
         *,
         n_rows: int | None = None,
-        also: str | None = None,
         is_checked: bool = True,
     ) -> "RowTable":
         """Read a table for sums of `n_rows` rows, or of a hidden number of rows.
 
-        `also` is a column that is read beside those of the query. Rows that are only looked at
-        for their holder are not checked: a refusal would tell something about them.
+        Rows that are only looked at for their holder are not checked: a refusal would tell
+        something about them.
         """
         frame, query = frame_of_rows(table), query.as_sums()
-        columns = list(dict.fromkeys([*query.columns, *([also] if also else [])]))
-        if is_checked:
-            complete = frame[np.flatnonzero(~missing_rows(frame, columns))]
-            if len(complete):
-                check_varied(query, [complete])
         features = checked_features(query, has_public_rows=n_rows is not None)
         units = np.array([1 / (n_rows or 1) if mean else 1.0 for mean in features.is_mean])
         low, high = features.boxes()
@@ -286,64 +281,149 @@ class RowTable:
             spans = np.maximum(spans, np.abs(ends).max(axis=0))
         scales = np.exp2(np.ceil(np.log2(spans * units)))
         n_bits = feature_bits(n_rows or HIDDEN_ROWS)
-        values = features.values(features.integers(frame, n_bits), n_bits)
-        sums = features.outputs(frame, n_bits)
-        if n_rows is not None:  # of a table with another number of rows, the same share
-            sums = [
-                total if mean else total * Fraction(n_rows, len(frame))
-                for total, mean in zip(sums, features.is_mean, strict=True)
-            ]
-        size = np.array([float(total) for total in sums]) / scales
-        boxes = Boxes(low=low * units / scales, high=high * units / scales)
         return cls(
             query=attrs.evolve(query, scales=scales, missing="middle"),
             frame=frame,
-            rows=values * units / scales,
-            labels={name: label(frame) for name, label in features.labels.items()},
-            boxes=boxes,
-            size=size,
-            # A sum of a hidden number of rows has no public range: its own size stands for one.
-            ignorance=size**2 if n_rows is None else (n_rows * boxes.spans) ** 2 / 12,
+            reading=features.read(frame),
+            is_checked=is_checked,
+            n_rows=n_rows,
+            n_bits=n_bits,
+            low=features.low * units / scales,
+            steps=features.spans * units / scales * 2.0**-n_bits,
+            boxes=Boxes(low=low * units / scales, high=high * units / scales),
         )
 
-    def kind_of(
-        self,
-        place: int,
-        chosen: npt.NDArray[np.bool_],
-        differing: Differing,
-        *,
-        boxes: Boxes | None = None,
-    ) -> RowDistribution:
-        """The rows of one kind, as they make the difference."""
-        rows = self.rows[chosen]
-        return RowDistribution(
-            place=place,
-            row_mean=rows.mean(axis=0),
-            row_cov=covariance_of(rows),
-            rows=rows,
-            labels={name: codes[chosen] for name, codes in self.labels.items()},
-            boxes=self.boxes if boxes is None else boxes,
-            differing=differing,
-            size=self.size,
-            ignorance=self.ignorance,
-        )
+    def kinds(
+        self, chosen: Sequence[npt.NDArray[np.bool_]], differing: Differing
+    ) -> list[RowDistribution]:
+        """The rows of each kind, as they make the difference."""
+        if self.is_checked:
+            check_read(self.query, self.reading, self.frame)
+        groups, rest = self._groups(), ~np.logical_or.reduce(chosen)
+        each = [self._summed(flags, groups) for flags in (*chosen, rest) if flags.any()]
+        size = self._size(np.sum([part.sums for part in each], axis=0))
+        # A sum of a hidden number of rows has no public range: its own size stands for one.
+        ignorance = size**2 if self.n_rows is None else (self.n_rows * self.boxes.spans) ** 2 / 12
+        return [
+            RowDistribution(
+                place=place,
+                row_mean=part.moments.mean,
+                row_cov=part.moments.covariance,
+                rows=part.rows,
+                cells=part.cells,
+                sums=tuple(part.sums.tolist()),
+                boxes=self.boxes,
+                differing=differing,
+                size=size,
+                ignorance=ignorance,
+            )
+            for place, part in enumerate(each[: len(chosen)])
+        ]
 
     def added(
         self, chosen: npt.NDArray[np.bool_], differing: Differing
     ) -> tuple[RowDistribution, RowDistribution]:
         """Rows that one world has and the other lacks: there, nothing is added."""
-        boxes = self.boxes.with_absent()
-        there = self.kind_of(1, chosen, differing, boxes=boxes)
-        nothing = np.zeros((1, there.dim))
+        (rows,) = self.kinds([chosen], differing)
+        nothing = np.zeros((1, rows.dim))
+        none, there = (attrs.evolve(rows, boxes=self.boxes.with_absent(), place=k) for k in (0, 1))
         none = attrs.evolve(
-            there,
-            place=0,
+            none,
             row_mean=nothing[0],
-            row_cov=covariance_of(nothing),
+            row_cov=np.zeros_like(rows.row_cov),
             rows=nothing,
-            labels={},
+            cells={},
+            sums=(),
         )
         return none, there
+
+    def _groups(self) -> "_Groups":
+        """Groups of rows by as many labellings as can all be tried."""
+        dim, labels = len(self.low), self.reading.labels()
+        fits = {name: codes for name, codes in labels.items() if dim * codes.max() <= _MOST_MEANS}
+        return _Groups.of(dict(list(fits.items())[: _MOST_WORK // dim**3]), self.reading.n_rows)
+
+    def _summed(self, chosen: npt.NDArray[np.bool_], groups: "_Groups") -> "_Summed":
+        """Sums and moments of some rows, block by block; few enough rows are kept."""
+        places, moments, dim = np.flatnonzero(chosen), RowMoments(), len(self.low)
+        sums, done = np.zeros(1 + dim, dtype=np.int64), 0
+        by_group, kept = np.zeros(dim), []
+        for integers in self.reading.blocks(self.n_bits, places):
+            rows = integers * self.steps
+            rows += self.low
+            moments.add(rows)
+            sums += [len(rows), *integers.sum(axis=0)]
+            by_group = by_group + groups.sums(rows, places[done : done + len(rows)])
+            done += len(rows)
+            if len(chosen) * dim <= _MOST_KEPT:
+                kept.append(rows)
+        return _Summed(
+            sums=sums,
+            moments=moments,
+            cells=groups.moments(by_group, places),
+            rows=np.concatenate(kept) if len(kept) > 1 else next(iter(kept), None),
+        )
+
+    def _size(self, sums: Integers) -> Floats:
+        """The query on the table, or on one of `n_rows` rows with the same shares."""
+        size = np.asarray(sums[1:] * self.steps + sums[0] * self.low)
+        return size if self.n_rows is None else size * (self.n_rows / sums[0])
+
+
+class _Summed(NamedTuple):
+    """What is known of some rows."""
+
+    sums: Integers
+    """Number of rows, then sums of their quantised numbers."""
+    moments: RowMoments
+    cells: dict[str, CellMoments]
+    rows: Floats | None
+
+
+class _Groups(NamedTuple):
+    """Groups of rows that are in the same cell by each of several labellings."""
+
+    groups: Integers
+    """Group of each row."""
+    cells: dict[str, Integers]
+    """Cell of each group, by the name of the labelling."""
+
+    @classmethod
+    def of(cls, labels: Mapping[str, Integers], n_rows: int) -> "_Groups":
+        """Number the groups of rows, few where labels take few values together."""
+        groups, n_groups = np.zeros(n_rows, dtype=np.int64), 1
+        for codes in labels.values():
+            n_codes = int(codes.max()) + 1
+            if n_groups * n_codes > _LARGEST_GROUP:
+                known, groups = np.unique(groups, return_inverse=True)
+                n_groups = len(known)
+            groups, n_groups = groups * n_codes + codes, n_groups * n_codes
+        known, groups = np.unique(groups, return_inverse=True)
+        member = np.zeros(len(known), dtype=np.int64)
+        member[groups] = np.arange(n_rows)
+        return cls(groups, {name: codes[member] for name, codes in labels.items()})
+
+    def sums(self, rows: Floats, places: Integers) -> Floats:
+        """Sum these rows of the table by group, shape (n_groups, dim)."""
+        groups = self.groups[places]
+        order = np.argsort(groups, kind="stable")
+        known, starts = np.unique(groups[order], return_index=True)
+        sums = np.zeros((int(self.groups.max()) + 1, rows.shape[1]))
+        sums[known] = np.add.reduceat(rows[order], starts, axis=0)
+        return sums
+
+    def moments(self, sums: Floats, places: Integers) -> dict[str, CellMoments]:
+        """Shares and means of cells from the sums of the groups of these rows."""
+        counts = np.bincount(self.groups[places], minlength=len(sums))
+        found = {}
+        for name, codes in self.cells.items():
+            sizes = np.bincount(codes, weights=counts)
+            totals = np.zeros((len(sizes), sums.shape[1]))
+            np.add.at(totals, codes, sums)
+            cells = np.flatnonzero(sizes)
+            means = totals[cells] / sizes[cells, None]
+            found[name] = CellMoments(cells, sizes[cells] / len(places), means)
+        return found
 
 
 class Worlds(NamedTuple):

@@ -104,10 +104,9 @@ def _of_size(
     source: Source | None,
 ) -> "Scenario":
     differing = size_differing(ratio, up_to)
-    also = None if whose is None else whose[0]
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
-        rows = RowTable.of(table, query, also=also, is_checked=is_checked)
+        rows = RowTable.of(table, query, is_checked=is_checked)
         chosen, hint = _chosen(rows.frame, whose)
         check_kinds({name: chosen}, hint)
         both = rows.added(chosen, differing)

@@ -22,7 +22,14 @@ _UP: Final = 1 + 2.0**-50
 _LEAST_DISTANCE: Final = 2.0**-50
 
 
-def row_distance(covariance: Floats, low: Floats, high: Floats, *, absent: bool = False) -> float:
+def row_distance(
+    covariance: Floats,
+    low: Floats,
+    high: Floats,
+    *,
+    absent: bool = False,
+    enough: float = 0.0,
+) -> float:
     r"""Bound how far one row can move the output, in standard deviations of the noise.
 
     $$\mu = \max \sqrt{(f - f')^\top \Sigma^{-1} (f - f')}$$
@@ -35,6 +42,7 @@ def row_distance(covariance: Floats, low: Floats, high: Floats, *, absent: bool 
         low: Low ends of the boxes, shape (n_boxes, dim), as one row adds to the output.
         high: High ends of the boxes.
         absent: Whether the row may also be absent, as where the number of rows is hidden.
+        enough: Distance at which a bound is good enough, and quicker to find.
 
     Guarantee: rounded up; infinite where the covariance is singular up to rounding.
     Needs: the features of every possible row are in one of the boxes.
@@ -50,7 +58,7 @@ def row_distance(covariance: Floats, low: Floats, high: Floats, *, absent: bool 
     if absent:
         nothing = np.zeros((1, low.shape[1]))
         low, high = np.vstack([low, nothing]), np.vstack([high, nothing])
-    return Precision.of(covariance).farthest(low, high)
+    return Precision.of(covariance).farthest(low, high, enough=enough)
 
 
 def row_delta(distance: float, epsilon: float, implementation_delta: float) -> float:

@@ -27,6 +27,8 @@ _UP_NORM: Final = 1 + 2.0**-20
 """Above the rounding of a sum of squares of up to 2**30 entries."""
 _POWER_STEPS: Final = 30
 _VALUES_AT_ONCE: Final = 2**17
+_MOST_COMPARED: Final = 2**28
+"""Most numbers of pairs of boxes that are compared; farther ones are bounded by their radii."""
 
 
 @final
@@ -79,7 +81,7 @@ class Precision:
         rounding = 4 * (self.dim + 4) * UNIT_ROUNDOFF * largest
         return np.asarray(np.maximum(totals + rounding, 0.0) * self.excess * _UP)
 
-    def farthest(self, low: Floats, high: Floats) -> float:
+    def farthest(self, low: Floats, high: Floats, *, enough: float = 0.0) -> float:
         r"""Bound $\sqrt{x^\top \Sigma^{-1} x}$ for the difference x of two points in some boxes.
 
         For boxes whose centres differ by c, h the sum of their half-widths, $x = c + e$ with $|e|
@@ -88,7 +90,9 @@ class Precision:
         $$x^\top P x \le c^\top P c + 2 |P c|^\top h + \min(h^\top |P| h,\; h^\top D h).$$
 
         The result is the maximum over all pairs of boxes, also of a box with itself, or what the
-        same bound gives for one box around all if that is less.
+        same bound gives for one box around all if that is less. With everything in box i at a
+        distance of at most $r_i$ from one point, two boxes are at most $r_i + r_j$ apart: pairs
+        that are not farther apart than what was found, or than `enough`, are not looked at.
 
         Guarantee: rounded up, by at most as many roundings as there are operations, on absolute
         values; the half-widths are widened by the rounding of the centres.
@@ -100,16 +104,52 @@ class Precision:
         """
         if not math.isfinite(self.excess):
             return math.inf
+        enough = enough**2 / self.excess
+        square = self._largest_square(low.min(axis=0)[None], high.max(axis=0)[None], enough)
+        if len(low) > 1 and square > enough:
+            square = min(square, self._largest_square(low, high, enough))
+        return math.sqrt(max(0.0, square) * self.excess) * _UP
+
+    def _largest_square(self, low: Floats, high: Floats, enough: float) -> float:
+        """Bound x' P x over the differences x of two points, each in one of the boxes."""
+        centers, halves = _centred(low, high)
+        reach = (np.abs(centers) + halves) @ np.abs(self.factor).T
+        farthest = math.sqrt(float((reach**2).sum(axis=1).max()))
+        error = 16 * (self.dim + 8) * UNIT_ROUNDOFF * farthest
         matrix = self.factor.T @ self.factor
         matrix = (matrix + matrix.T) / 2
-        ends = np.min(low, axis=0, keepdims=True), np.max(high, axis=0, keepdims=True)
-        around = _largest_square(matrix, *_centred(*ends))
-        centers, halves = _centred(low, high)
-        square = around if len(low) == 1 else min(around, _largest_square(matrix, centers, halves))
-        reach = (np.abs(centers) + halves) @ np.abs(self.factor).T
-        largest = 4 * float((reach**2).sum(axis=1).max())  # of a sum of two
-        rounding = 16 * (self.dim + 8) * UNIT_ROUNDOFF * largest
-        return math.sqrt(max(0.0, square + rounding) * self.excess) * _UP
+        moving = halves.any(axis=0)
+        diagonal = _diagonal_above(matrix, 2 * halves.max(axis=0))
+        size = np.abs(matrix)
+        spread = np.einsum("ij,ij->i", halves @ size, halves)
+        bent = halves**2 @ diagonal
+        apart = (centers - centers.mean(axis=0)) @ self.factor.T
+        radii = np.linalg.norm(apart, axis=1) + np.sqrt(np.minimum(spread, bent)) * _UP_NORM + error
+        # The farthest boxes first: what is left can soon not be farther apart than what was found.
+        order = np.argsort(-radii, kind="stable")
+        centers, halves, radii = centers[order], halves[order], radii[order]
+        spread, bent = spread[order], bent[order]
+        turned = centers @ matrix
+        own = np.einsum("ij,ij->i", turned, centers)
+        slopes, widths = turned[:, moving], halves[:, moving]
+        best, start = 0.0, 0
+        while start < len(centers):
+            left = float(radii[start] + radii[0]) ** 2
+            if left <= max(best, enough) or start * slopes.size > _MOST_COMPARED:
+                return max(best, left)
+            stop = start + max(1, _VALUES_AT_ONCE // max(1, slopes.size))
+            rows, others = slice(start, stop), slice(0, stop)
+            squares = own[rows, None] + own[others] - 2 * turned[rows] @ centers[others].T
+            steep = np.abs(slopes[rows, None] - slopes[None, others])
+            squares += 2 * (steep @ widths[rows, :, None])[..., 0]
+            squares += 2 * np.einsum("ijk,jk->ij", steep, widths[others])
+            by_entries = spread[rows, None] + spread[others]
+            by_entries += 2 * halves[rows] @ size @ halves[others].T
+            by_diagonal = bent[rows, None] + bent[others]
+            by_diagonal += 2 * (halves[rows] * diagonal) @ halves[others].T
+            squares += np.minimum(by_entries, by_diagonal)
+            best, start = max(best, float(squares.max()) + 4 * error * farthest), stop
+        return best
 
     def __repr__(self) -> str:
         return f"Precision(dim={self.dim})"
@@ -120,33 +160,6 @@ def _centred(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     rounding = 4 * UNIT_ROUNDOFF * (np.abs(low) + np.abs(high))
     halves = np.where(high > low, (high - low) / 2 + rounding, 0.0)
     return low / 2 + high / 2, halves
-
-
-def _largest_square(matrix: Floats, centers: Floats, halves: Floats) -> float:
-    """Bound x' P x over the differences x of two points, each in one of the boxes."""
-    moving = halves.any(axis=0)
-    diagonal = _diagonal_above(matrix, 2 * halves.max(axis=0))
-    size = np.abs(matrix)
-    turned = centers @ matrix
-    own = np.einsum("ij,ij->i", turned, centers)
-    spread = np.einsum("ij,ij->i", halves @ size, halves)
-    bent = np.einsum("ij,j->i", halves**2, diagonal)
-    slopes, widths = turned[:, moving], halves[:, moving]
-    best = 0.0
-    block = max(1, _VALUES_AT_ONCE // max(1, slopes.size))
-    for start in range(0, len(centers), block):
-        rows, others = slice(start, start + block), slice(0, start + block)
-        squares = own[rows, None] + own[others] - 2 * turned[rows] @ centers[others].T
-        steep = np.abs(slopes[rows, None] - slopes[None, others])
-        squares += 2 * np.einsum("ijk,ik->ij", steep, widths[rows])
-        squares += 2 * np.einsum("ijk,jk->ij", steep, widths[others])
-        by_entries = spread[rows, None] + spread[others]
-        by_entries += 2 * halves[rows] @ size @ halves[others].T
-        by_diagonal = bent[rows, None] + bent[others]
-        by_diagonal += 2 * (halves[rows] * diagonal) @ halves[others].T
-        squares += np.minimum(by_entries, by_diagonal)
-        best = max(best, float(squares.max()))
-    return best
 
 
 def _diagonal_above(matrix: Floats, spans: Floats) -> Floats:

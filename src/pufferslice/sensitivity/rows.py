@@ -22,7 +22,14 @@ C depends on how the two rows of a change are coupled; m does not. Drawn indepen
 $C = S_0 + S_1$. Coupled by *cells*, a public label of rows, the labels of both rows are equal as
 often as they can be, and the rows are independent given their labels: with the shares $p_{ic}$ of
 the cells and $o_c = \min(p_{0c}, p_{1c})$, rows of cell c meet with probability $o_c$, and the rest
-is drawn independently from what each kind has left. By *transport*, rows meet that are close.
+is drawn independently from what each kind has left. Given the labels, the covariance of both rows
+is 0, so that theirs is that of the conditional means: $C = S_0 + S_1 - X - X^\top$ with
+
+$$X = \sum_c o_c\, u_{0c} u_{1c}^\top + \frac{\big(\sum_c (p_{0c} - o_c) u_{0c}\big)
+    \big(\sum_c (p_{1c} - o_c) u_{1c}\big)^\top}{1 - \sum_c o_c}$$
+
+and $u_{ic}$ the mean of the rows of a cell less that of their kind. Shares and means of the cells
+are enough. By *transport*, rows meet that are close.
 """
 
 import math
@@ -52,8 +59,6 @@ TRANSPORT: Final = "transport"
 CELLS: Final = "cells:"
 """Beginning of the name of a coupling by cells; the name of the labelling follows."""
 
-_MOST_NUMBERS: Final = 2**25
-"""Most numbers in the covariances of cells; labellings with more are left out."""
 _MOMENT_ERROR: Final = 1e-9
 """Bound on errors of stored moments, as shares of what one row could do: far above rounding."""
 _UP: Final = 1 + 2.0**-40
@@ -99,8 +104,6 @@ class RowDifference(NotOnSpheres):
     another way."""
     cell_means: Floats = attrs.field(converter=locked, eq=same)
     """Mean of what a row of each cell adds, shape (n_kinds, n_cells, n_features)."""
-    cell_covs: Floats = attrs.field(converter=locked, eq=same)
-    """Its covariance, shape (n_kinds, n_cells, n_features, n_features)."""
     coupled: Floats = attrs.field(converter=locked, eq=same)
     """Second moment of the change by transport, shape (n_instances, n_features, n_features); of
     no instances where rows are coupled in another way."""
@@ -139,7 +142,6 @@ class RowDifference(NotOnSpheres):
             high=kinds[0].boxes.high,
             shares=[part.shares for part in cells],
             cell_means=[part.means for part in cells],
-            cell_covs=[_symmetric(part.covs) for part in cells],
             coupled=coupled,
         )
 
@@ -182,18 +184,21 @@ class RowDifference(NotOnSpheres):
         mean = self.means[second] - self.means[first]
         if len(self.coupled):
             return Change(mean, self.coupled[instance] - np.outer(mean, mean))
-        if not self.shares.shape[1]:
-            return Change(mean, self.covs[first] + self.covs[second])
-        common = np.minimum(self.shares[first], self.shares[second])
-        apart = self.cell_means[second] - self.cell_means[first] - mean
-        within = self.cell_covs[first] + self.cell_covs[second]
-        cov = np.tensordot(common, within, axes=1) + (apart.T * common) @ apart
-        rest = [_left_over(self, kind, common) for kind in (first, second)]
-        share = max(rest[0][0], rest[1][0])
-        if share > 0:
-            apart = rest[1][1].mean - rest[0][1].mean - mean
-            cov += share * (rest[0][1].cov + rest[1][1].cov + np.outer(apart, apart))
-        return Change(mean, np.asarray(cov))
+        cov = self.covs[first] + self.covs[second]
+        if self.shares.shape[1]:
+            shared = self._shared(first, second)
+            cov = cov - (shared + shared.T)
+        return Change(mean, cov)
+
+    def _shared(self, first: int, second: int) -> Floats:
+        """Covariance of the two rows of a change that meet by cells."""
+        shares = self.shares[[first, second]]
+        apart = self.cell_means[[first, second]] - self.means[[first, second], None]
+        common = shares.min(axis=0)
+        met = (apart[0].T * common) @ apart[1]
+        left = np.einsum("kc,kcf->kf", shares - common, apart)
+        rest = float((shares - common).sum(axis=1).max())
+        return np.asarray(met if rest <= 0 else met + np.outer(left[0], left[1]) / rest)
 
     @cached_property
     def second_moments(self) -> Floats:
@@ -202,7 +207,9 @@ class RowDifference(NotOnSpheres):
         Shape (n_instances, dim, dim). The raise exceeds the error of every entry, relative to what
         rows could do, times the number of coordinates, so that it is one of matrices.
         """
-        shift = np.kron(np.eye(self.n_periods), self.means[1:] - self.means[0])
+        shift = self.means[1:] - self.means[0]
+        if self.n_periods > 1:
+            shift = np.kron(np.eye(self.n_periods), shift)
         each = np.arange(self.n_periods)
         moments = np.empty((self.n_instances, self.dim, self.dim))
         for i, (counts, squares) in enumerate(zip(self.counts, self.squares, strict=True)):
@@ -214,7 +221,7 @@ class RowDifference(NotOnSpheres):
                 blocks[each, :, each] += np.einsum("jx,xfg->jfg", counts, self.covs)
             turned = np.diagonal(squares).reshape(self.n_periods, -1).sum(axis=1)
             most = turned * len(self.means) + counts.sum(axis=1)
-            sizes = np.diagonal(moment) + np.kron(most, self.spans**2)
+            sizes = np.diagonal(moment) + np.outer(most, self.spans**2).ravel()
             moments[i] = _symmetric(moment) + _MOMENT_ERROR * self.dim * np.diag(sizes)
         return moments
 
@@ -298,6 +305,8 @@ class RowDifference(NotOnSpheres):
     @property
     def boxes(self) -> tuple[Floats, Floats]:
         """Public boxes, one of which holds what a row adds to all coordinates: low, high ends."""
+        if self.n_periods == 1:
+            return self.low, self.high
         each = np.eye(self.n_periods)
         return np.asarray(np.kron(each, self.low)), np.asarray(np.kron(each, self.high))
 
@@ -390,7 +399,6 @@ class RowDifference(NotOnSpheres):
             "high": (len(self.low), dim),
             "shares": (kinds, cells),
             "cell_means": (kinds, cells, dim),
-            "cell_covs": (kinds, cells, dim, dim),
             "coupled": (len(self.coupled) and n, dim, dim),
         }
         arrays = self.arrays()
@@ -423,20 +431,17 @@ class RowDifference(NotOnSpheres):
         )
 
     def _has_fitting_cells(self) -> bool:
-        """Whether cells have the shares, means and covariances of their kinds."""
+        """Whether cells have the shares and means of their kinds, and vary no more than these."""
         if not self.shares.shape[1]:
             return True
         means = np.einsum("kc,kcf->kf", self.shares, self.cell_means)
         apart = self.cell_means - self.means[:, None]
-        covs = np.einsum("kc,kcfg->kfg", self.shares, self.cell_covs)
-        covs = covs + np.einsum("kc,kcf,kcg->kfg", self.shares, apart, apart)
-        units = np.outer(self.spans, self.spans)
+        between = np.einsum("kc,kcf,kcg->kfg", self.shares, apart, apart)
         return bool(
             (self.shares >= 0).all()
             and np.abs(self.shares.sum(axis=1) - 1).max() <= _MOMENT_ERROR
             and (np.abs(means - self.means) <= _MOMENT_ERROR * self.spans).all()
-            and (np.abs(covs - self.covs) <= _MOMENT_ERROR * units).all()
-            and all(self._is_covariance(cov) for kind in self.cell_covs for cov in kind)
+            and all(self._is_covariance(within) for within in _symmetric(self.covs - between))
         )
 
     def __repr__(self) -> str:
@@ -465,39 +470,28 @@ def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]
 def labellings(distributions: Sequence[RowDistribution]) -> list[str]:
     """Couplings by cells that rows of these kinds can have."""
     kinds = _kinds_of(distributions)
-    found = []
-    for name in kinds[-1].labels if all(kind.labels for kind in kinds) else ():
-        n_cells = len(np.unique(np.concatenate([kind.labels[name] for kind in kinds])))
-        if n_cells > 1 and n_cells * len(kinds[0].row_mean) ** 2 * len(kinds) <= _MOST_NUMBERS:
-            found.append(f"{CELLS}{name}")
-    return found
+    return [
+        f"{CELLS}{name}"
+        for name in kinds[-1].cells
+        if all(name in kind.cells for kind in kinds) and len(_union(kinds, name)) > 1
+    ]
+
+
+def _union(kinds: Sequence[RowDistribution], name: str) -> Integers:
+    """Labels that rows of some kind have."""
+    return np.unique(np.concatenate([kind.cells[name].cells for kind in kinds]))
 
 
 def _cells_of(kinds: Sequence[RowDistribution], coupling: str) -> list[CellMoments]:
     """Moments of the cells that a coupling is by; none if it is by no cells."""
-    dim = len(kinds[0].row_mean)
-    none = CellMoments(np.zeros(0), np.zeros((0, dim)), np.zeros((0, dim, dim)))
+    none = np.zeros(0, dtype=np.int64)
     if coupling in {INDEPENDENT, TRANSPORT}:
-        return [none] * len(kinds)
+        return [CellMoments(none, np.zeros(0), np.zeros((0, len(kinds[0].row_mean))))] * len(kinds)
     name = coupling.removeprefix(CELLS)
-    if not coupling.startswith(CELLS) or any(name not in kind.labels for kind in kinds):
+    if not coupling.startswith(CELLS) or any(name not in kind.cells for kind in kinds):
         known = [INDEPENDENT, *labellings(kinds), TRANSPORT]
         raise ArgumentError(f"coupling must be one of {listed(known)}, got {coupling!r}")
-    cells = np.unique(np.concatenate([kind.labels[name] for kind in kinds]))
-    return [kind.cells(name, cells) for kind in kinds]
-
-
-def _left_over(rows: RowDifference, kind: int, common: Floats) -> tuple[float, Change]:
-    """Share and moments of the rows of a kind that no row of the same cell meets."""
-    left = np.maximum(rows.shares[kind] - common, 0.0)
-    share = float(left.sum())
-    if not share > 0:
-        return 0.0, Change(rows.means[kind], rows.covs[kind])
-    weights = left / share
-    mean = weights @ rows.cell_means[kind]
-    apart = rows.cell_means[kind] - mean
-    cov = np.tensordot(weights, rows.cell_covs[kind], axes=1) + (apart.T * weights) @ apart
-    return share, Change(mean, cov)
+    return [kind.cells[name].among(_union(kinds, name)) for kind in kinds]
 
 
 def _transported(

@@ -15,7 +15,7 @@ from sklearn.datasets import load_diabetes
 from pufferslice import Scenario, certify_release
 from pufferslice.config.scenario import request_of
 from pufferslice.config.starters import STARTERS
-from pufferslice.queries import above, equals, group_by, intervals, summary
+from pufferslice.queries import above, columns, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process
 
 RNG = np.random.default_rng(2)
@@ -119,6 +119,26 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
         (
             {"attribute": JOINT | {"name": "dose"}},
             lambda: Scenario.from_attribute(query=MEAN, name="dose", **JOINT),
+        ),
+        (
+            {
+                "attribute": {
+                    "history": "people.parquet",
+                    "name": "age",
+                    "bins": [50],
+                    "within": 1,
+                },
+                "query": {"distribution": "records", "columns": ["age"]},
+                "prior": {"source": "public-model"},
+            },
+            lambda: Scenario.from_attribute(
+                query=columns(["age"]),
+                history=TABLE,
+                name="age",
+                bins=[50],
+                within=1,
+                source="public_model",
+            ),
         ),
         (
             {

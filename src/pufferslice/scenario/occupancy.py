@@ -137,12 +137,13 @@ def from_occupancy(
     priors = []
     for prior, steps in chains.items():
         worlds: dict[str, SlotDistribution] = {}
+        size, ignorance = _by_the_model(slots, steps, kinds)
         for number, times in enumerate(known):
             differing = DifferingStates.of(steps, times, slots.periods)
             for kind in kinds:
                 worlds[_world(kind.place, times)] = SlotDistribution(
                     **{f.name: getattr(kind, f.name) for f in attrs.fields(RowDistribution)}
-                    | {"differing": differing},
+                    | {"differing": differing, "size": size, "ignorance": ignorance},
                     kinds=tuple(kinds),
                     chain=steps,
                     known=times,
@@ -381,13 +382,11 @@ def _period_of_slots(
 def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> list[RowDistribution]:
     """What a slot adds in each state: rows of a table, or moments that are given."""
     n_periods, features = slots.n_periods, slots.features
-    counts = np.bincount(slots.periods)
     low, high = features.boxes()
-    spans = (features.high - features.low) / slots.scales
     shared: dict[str, Any] = {
         "boxes": Boxes(low=low / slots.scales, high=high / slots.scales),
         "size": np.zeros(n_periods * len(features.parts)),
-        "ignorance": (np.outer(counts, spans) ** 2 / 12).ravel(),
+        "ignorance": np.zeros(n_periods * len(features.parts)),
         "differing": DifferingStates(between_states={}),
     }
     made = []
@@ -417,6 +416,17 @@ def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> li
             )
         )
     return made
+
+
+def _by_the_model(
+    slots: Slots, chain: Chain, kinds: Sequence[RowDistribution]
+) -> tuple[Floats, Floats]:
+    """Mean and variance of the sums for someone who knows the chain and the loads, and no data."""
+    means = np.array([kind.row_mean for kind in kinds])
+    variances = np.array([np.diagonal(kind.row_cov) for kind in kinds])
+    sums = np.zeros((slots.n_periods, means.shape[1]))
+    np.add.at(sums, slots.periods, chain.shares(len(slots.periods)) @ means)
+    return sums.ravel(), chain.sum_variances(slots.periods, means, variances).ravel()
 
 
 def _check_moments(mean: Floats, cov: Floats, features: RowFeatures) -> None:

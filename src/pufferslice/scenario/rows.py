@@ -142,9 +142,11 @@ class RowDistribution:
     boxes: Boxes
     differing: DifferingRows
     size: Floats = attrs.field(converter=locked, eq=same)
-    """The query on the rows that the moments come from, scaled, shape (dim,); confidential."""
+    """The query on the rows that the moments come from, or by a declared model, scaled, shape
+    (dim,); confidential."""
     ignorance: Floats = attrs.field(converter=locked, eq=same)
-    """Variance of the query where only its public range is known, scaled, shape (dim,)."""
+    """Variance of the query for someone without data, who knows its public range, or a public
+    model of it, scaled, shape (dim,)."""
 
     @property
     def dim(self) -> int:

@@ -144,6 +144,9 @@ class TestStatement:
     ("options", "error", "words"),
     [
         ({"loads": None}, ArgumentError, "need length"),
+        ({"periods": None, "query": ALL, "length": 0}, ArgumentError, "length"),
+        ({"periods": None, "query": ALL, "length": 2**70}, ArgumentError, "length"),
+        ({"states": [[0], [1]], "loads": {0: ([1.0], [[0.0]])}}, ArgumentError, "a mean and a"),
         ({"seed": 3}, ArgumentError, "counts of states alone"),
         ({"chain": {}}, ArgumentError, "at least one"),
         ({"chain": {"a": CHAIN, "b": np.full((3, 3), 1 / 3)}}, ArgumentError, "same states"),

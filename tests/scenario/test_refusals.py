@@ -229,6 +229,7 @@ REFUSED = {
         ("shares", keywords(drawn), {"shares": [0.3]}, {"shares": [0.3, 1.5]}),
         ("shares", keywords(drawn), {"shares": [0.3, 0.3]}),
         ("n_rows", keywords(drawn), {"n_rows": 2**70}, {"n_rows": 1}),
+        ("n_rows", keywords(prevalence), {"n_rows": 2**41}, {"n_rows": 1}),
         ("n_draws", keywords(drawn), {"n_draws": 2**31}),
         ("shares", keywords(drawn), {"shares": [0.3, 0.3001]}),
         ("seed", keywords(drawn), {"seed": None}),

@@ -421,6 +421,8 @@ def share_differing(within: float, n_rows: int, design: Design) -> Differing:
     """
     check_between(0, 1, within=within)
     check_count(FEWEST_ROWS, n_rows=n_rows)
+    if n_rows > HIDDEN_ROWS:
+        raise ArgumentError(f"n_rows must be at most {HIDDEN_ROWS:,}, got {n_rows}")
     if design == "independent":
         return Differing(most=n_rows, probability=float(within))
     return Differing(most=math.ceil(Fraction(repr(float(within))) * n_rows))

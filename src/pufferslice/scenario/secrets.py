@@ -24,7 +24,7 @@ def _edges(edges: Sequence[float]) -> tuple[float, ...]:
         raise ArgumentError(f"edges must list at least one number, got {given(edges)}")
     numbers = locked(edges)
     check_finite(edges=numbers)
-    if numbers.ndim != 1 or (np.diff(numbers) <= 0).any():
+    if numbers.ndim != 1 or (numbers[1:] <= numbers[:-1]).any():
         raise ArgumentError("edges must be a list of ascending numbers, each once")
     return tuple(numbers.tolist())
 

@@ -143,13 +143,13 @@ class Verdict(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
+        current = {"current": self.current_sentence} if self.current_sentence else {}
         return {
             "statistics": self.table_rows(),
             "yardstick": self.yardstick,
             "is_useful": self.is_useful,
             "sentence": self.sentence,
-            "current": self.current_sentence or None,
-        }
+        } | current
 
     def table_rows(self) -> list[dict[str, Any]]:
         """Return one row per statistic."""

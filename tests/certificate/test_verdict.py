@@ -237,6 +237,22 @@ def test_what_is_computed_from_sums_is_judged_in_their_place():
     assert "total(hours-per-week - 50 | race = Black)" in alone
 
 
+def test_the_holder_is_told_of_more_rows_than_are_covered():
+    """Of the rows at hand, not of those that the noise was fitted to; and never the public."""
+    last_year, this_year = datasets.adult_years()
+    query = queries.summary(total=["age"], clip={"age": (17, 90)})
+    for rows, moments, told in (
+        (this_year, last_year[:900], True),
+        (this_year[:900], last_year, False),
+        (this_year, None, True),
+        (this_year[:1_000], None, False),
+    ):
+        scenario = Scenario.from_volume(rows, query=query, up_to=1_000, moments_from=moments)
+        certificate = certify_release(scenario, GUESS)
+        assert ("more rows than up_to=1,000" in str(verdict(certificate, scenario))) is told
+        assert "more rows than" not in str(certificate)
+
+
 def test_the_holder_is_told_that_the_rows_at_hand_would_need_more_noise():
     query = queries.summary(
         mean=["age", "hours-per-week"],

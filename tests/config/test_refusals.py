@@ -88,6 +88,7 @@ REFUSED = {
         ("quantiles", scenario, {"secret": {"bins": {"column": "age"}}}),
         ("[secret] pairs", scenario, {"secret": {"pairs": [["a"]]}}),
         ("[query] distribution", scenario, {"query": {"mean": ["pay"]}}),
+        ("every", template, {"occupancy": STEPS | {"positions": {"first": 0, "every": 0}}}),
         ("did you mean 'mean'", query, {"means": ["pay"]}),
         ("[query] cells", scenario, {"query": {"distribution": "groups", "cells": "count"}}),
         ("[query] cells", query, {"cells": "count", "by": [{"column": "sex", "values": ["m"]}]}),

@@ -156,6 +156,13 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
             ),
         ),
         (
+            {
+                "occupancy": {"chain": CHAIN, "length": 4, "positions": {"first": 1, "every": 2}},
+                "query": {"count": COUNT["count"]},  # the section says what one release is
+            },
+            lambda: Scenario.from_occupancy(CHAIN, length=4, positions=[1, 3], query=ONES),
+        ),
+        (
             {"occupancy": {"chain": CHAIN, "length": 4}, "query": COUNT},
             lambda: Scenario.from_occupancy(CHAIN, length=4, positions=range(4), query=ONES),
         ),

@@ -25,6 +25,12 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "under this noise must be at most {mean_square}. Values count within their public clip "
         "ranges. Rows that depend on each other, as those of one household do, must be one row."
     ),
+    "slots-like-these": (
+        "It holds for a home whose states follow one of the declared chains, and whose readings, "
+        "given the states, are independent of each other and like those that the noise was fitted "
+        "to: their mean squared distance under this noise must be at most {mean_square}. Values "
+        "count within their public clip ranges."
+    ),
     "noise-from-released-rows": (
         "The noise was fitted to the released rows themselves, so every promise is given the "
         "noise, and what the noise itself tells about the rows is not covered. Noise from an "

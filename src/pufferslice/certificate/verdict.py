@@ -79,7 +79,7 @@ class Verdict(Shown):
     current_guess: float | None = None
     """Right guesses that the rows at hand would allow under this noise; None as before."""
     remark: str = ""
-    """What the yardsticks leave out; mostly empty."""
+    """What the yardsticks leave out, and what the rows at hand break; mostly empty."""
 
     @property
     def is_useful(self) -> bool:
@@ -241,8 +241,26 @@ def verdict(
         current_guess=None
         if moments is None
         else guess_of(evidence.full.noise(certificate.noise_std), moments),
-        remark=_ONE_HOME if isinstance(statement.scenario.secret, StateSecret) else "",
+        remark=_ONE_HOME
+        if isinstance(statement.scenario.secret, StateSecret)
+        else ""
+        if scenario is None
+        else _beyond(scenario),
     )
+
+
+def _beyond(scenario: Scenario) -> str:
+    """Warn the holder of more rows than the largest size that is covered."""
+    most = float(scenario.secret.get("up_to", math.inf))
+    for prior in scenario.priors:
+        for world in (prior.current or prior.distributions).values():
+            rows = world.rows if isinstance(world, RowDistribution) else None
+            if rows is not None and len(rows) > most:
+                return (
+                    f"The table at hand has more rows than up_to={most:,.0f}, the largest number that "
+                    "is covered: declare a larger one."
+                )
+    return ""
 
 
 def _computed(

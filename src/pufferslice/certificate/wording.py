@@ -384,7 +384,8 @@ def _claim(statement: ReleaseStatement) -> str:
     sure = "under the declared priors"
     if statement.mean_square is not None:
         square = at_most(statement.mean_square, digits=3)
-        sure = f"for rows whose mean squared distance under this noise is at most {square}"
+        what = "readings" if isinstance(statement.scenario.secret, StateSecret) else "rows"
+        sure = f"for {what} whose mean squared distance under this noise is at most {square}"
     elif failure:
         sure = f"except with probability {in_full(failure)}"
     along = "" if rows else _along(statement.profile)

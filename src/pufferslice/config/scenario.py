@@ -111,7 +111,7 @@ class Data(Table):
     """Strings that mean missing; an empty cell always does."""
     missing: Literal["refuse", "drop-rows", "middle"] = key("refuse", example="refuse", used=True)
     """`refuse` (default), or `drop-rows`: rows without a value are left out and counted.
-    [prevalence] and [volume] refuse and drop none (`missing` of [query] says what counts)."""
+    Sums of rows refuse and drop none (`missing` of [query] says what counts)."""
 
     def read(self, folder: Path, path: str) -> pa.Table:
         """Read the table of a file that is named beside the scenario."""
@@ -373,8 +373,9 @@ class OneOrSeveral:
 class QuerySection(Table):
     """What is computed, in the order of the keys in the file; several `[[query]]` are joined."""
 
-    distribution: Annotated[str, Word(*LAWS)] = key(example="groups", used=True)
-    """What one release is: `groups`, `bootstrap`, `records` or `worlds`."""
+    distribution: Annotated[str, Word(*LAWS)] | None = key(None, example="groups", used=True)
+    """What one release is: `groups`, `bootstrap`, `records` or `worlds`; left out where a section
+    such as [prevalence] declares it."""
     mean: Texts = key((), example=["age", "hours-per-week"], used=True)
     """Numeric columns to average."""
     std: Texts = key((), example=["age"], used=True)
@@ -663,7 +664,7 @@ class WorldsTemplate(Table):
 
 
 class PrevalenceSection(WorldsTemplate):
-    """For distribution `worlds`: hide how common something is among the rows of [data]."""
+    """Hide how common something is among the rows of [data]."""
 
     reads_table: ClassVar[bool] = True
     pieces: ClassVar[str] = "tables"
@@ -830,8 +831,15 @@ class PeriodsTable(Table):
         return {self.column: [slot // every + 1 for slot in range(length or 0)]}
 
 
+class RegularTimes(Table):
+    """One time of every so many, as the same hour of each day."""
+
+    first: int
+    every: int
+
+
 class OccupancySection(WorldsTemplate):
-    """For distribution `worlds`: hide in which state a home was at some times."""
+    """Hide in which state a home was at some times."""
 
     pieces: ClassVar[str] = "times"
     chain: Annotated[
@@ -843,11 +851,12 @@ class OccupancySection(WorldsTemplate):
     length: int | None = key(None, example=48)
     """Number of times, or slots."""
     positions: Annotated[
-        Literal["all"] | Listed[int | _Times],
-        either("'all' or a list of integers and of [first, last]"),
-    ] = key("all", example="all", others=[[[18, 20]]])
-    """The times, from 0, whose states are protected: `all` (default) or a list; `[first, last]` is
-    an interval during which the chain stays in one state."""
+        Literal["all"] | RegularTimes | Listed[int | _Times],
+        either("'all', { first, every }, or a list of integers and of [first, last]"),
+    ] = key("all", example="all", others=[{"first": 40, "every": 48}, [[18, 20]]])
+    """The times, from 0, whose states are protected: `all` (default); one of `every` so many times
+    from the `first`; or a list, in which `[first, last]` is an interval during which the chain
+    stays in one state."""
     start: Annotated[
         Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
     ] = key("stationary", example="stationary")
@@ -875,6 +884,13 @@ class OccupancySection(WorldsTemplate):
     seed: int | None = key(None, example=7)
     """Of `n_draws`: the public seed."""
 
+    def _protected(self, length: int) -> Sequence[int | tuple[int, int]]:
+        """List the protected times."""
+        if isinstance(self.positions, RegularTimes):
+            check_count(1, every=self.positions.every)
+            return range(self.positions.first, length, self.positions.every)
+        return range(length) if isinstance(self.positions, str) else self.positions
+
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario by `Scenario.from_occupancy`."""
         periods = None if self.periods is None else self.periods.of(self.length)
@@ -887,7 +903,7 @@ class OccupancySection(WorldsTemplate):
         return Scenario.from_occupancy(
             self.chain,
             query=query,
-            positions=range(length) if self.positions == "all" else self.positions,
+            positions=self._protected(length),
             length=length,
             periods=periods,
             loads=None if self.loads is None else inputs.data.read(inputs.folder, self.loads),
@@ -898,7 +914,7 @@ class OccupancySection(WorldsTemplate):
 
 
 class VolumeSection(WorldsTemplate):
-    """For distribution `worlds`: hide how many rows [data] has."""
+    """Hide how many rows [data] has."""
 
     reads_table: ClassVar[bool] = True
     name: Text = key("the table", example="the shop")
@@ -922,7 +938,7 @@ class VolumeSection(WorldsTemplate):
 
 
 class SupplierSection(WorldsTemplate):
-    """For distribution `worlds`: hide how many rows of [data] one supplier or customer has."""
+    """Hide how many rows of [data] one supplier or customer has."""
 
     reads_table: ClassVar[bool] = True
     property: ConditionTable = key(example={"column": "supplier", "equals": "Acme"})
@@ -1312,12 +1328,18 @@ def _worlds_section(file: ScenarioFile) -> object:
     named = ", ".join(f"[{name}]" for name in sections or _WORLDS)
     section = getattr(file, sections[0]) if len(sections) == 1 else None
     needed = section.distribution if isinstance(section, WorldsTemplate) else "worlds"
-    if file.query.distribution != needed:
+    asked = file.query.distribution or (needed if sections else None)
+    if asked is None:
+        raise ArgumentError(
+            "[query] distribution: is required; or declare what is hidden in one of the sections "
+            f"{named}"
+        )
+    if asked != needed:
         if sections:
             raise ArgumentError(
                 f"{named}: is for distribution {needed!r}; leave it out, or change [query]"
             )
-        if file.query.distribution != "worlds":
+        if asked != "worlds":
             return None
     if section is None:
         raise ArgumentError(

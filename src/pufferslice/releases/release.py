@@ -372,9 +372,9 @@ class Release(Shown):
         if self.unsliced.epsilon is not None or self.unsliced.guess is None:
             whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
         if self.specs and self.noise_covariance is not None:
-            whole.append(str(self.derived()))
+            whole.insert(0, str(self.derived()))
         elif self.specs:
-            whole.append(f"{len(self.specs)} more follow: release.derived(certificate=...).")
+            whole.insert(0, f"{len(self.specs)} more follow: release.derived(certificate=...).")
         return "\n".join([head, *lines, *whole])
 
     def __repr__(self) -> str:

@@ -257,8 +257,8 @@ def _beyond(scenario: Scenario) -> str:
             rows = world.rows if isinstance(world, RowDistribution) else None
             if rows is not None and len(rows) > most:
                 return (
-                    f"The table at hand has more rows than up_to={most:,.0f}, the largest number that "
-                    "is covered: declare a larger one."
+                    f"The table at hand has more rows than up_to={most:,.0f}, the largest number "
+                    "that is covered: declare a larger one."
                 )
     return ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hospital hides how many of its patients are ill, and publishes ten means.
+"""A hospital hides how many of its patients are ill, and publishes ten means; then one more table.
 
 Real data: 569 patients of the Wisconsin breast cancer study, which come with scikit-learn. The
 secret is the share of malignant diagnoses: any two shares at most 5 points apart look alike. Half
@@ -17,7 +17,7 @@ import pufferslice as ps
 
 
 def main() -> None:
-    """Declare, certify, release; then compare the noise with the spread of each column."""
+    """Declare, certify, release; compare the noise with the columns; then a second table."""
     study = load_breast_cancer()
     names = [name for name in study.feature_names if name.startswith("mean ")]
     columns = {name: study.data[:, list(study.feature_names).index(name)] for name in names}
@@ -47,6 +47,27 @@ def main() -> None:
     print("\nNoise over the column's own standard deviation:")
     for name, std in zip(names, released.noise_stds, strict=True):
         print(f"  {name:<24} {std / np.std(columns[name]):.3f}")
+
+    # A month later somebody asks for one more number of the same patients. Its certificate names
+    # the first release, and states that the two are not covered jointly.
+    extra = ps.queries.summary(rate=[("mean radius", ps.queries.above(15))])
+    more = ps.Scenario.from_prevalence(
+        current,
+        column="diagnosis",
+        value="malignant",
+        within=0.05,
+        query=extra,
+        moments_from=earlier,
+    )
+    second = ps.certify_release(
+        more,
+        ps.Guarantee.guess(at_most=0.6),
+        earlier_releases=ps.Ledger(ledger).releases(),
+    )
+    print(f"\nOne more table:\n{ps.release(more, current, second, ledger=ledger)}")
+    print(
+        f"Named, not covered jointly: {second.statement.earlier_releases == [certificate.digest]}"
+    )
 
 
 if __name__ == "__main__":

@@ -302,6 +302,7 @@ def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
     [
         ({"columns": ["site", "sex"]}, ("a & m", "b & f", "c & m", "d & f"), 6),
         ({"bins": {"column": "age", "quantiles": 3}}, ("age q1/3", "age q2/3", "age q3/3"), 3),
+        ({"bins": {"column": "age", "edges": [40]}}, ("age < 40", "age >= 40"), 1),
         ({"column": "site", "pairs": [["a", "b"]]}, ("a", "b", "c", "d"), 1),
     ],
 )

@@ -15,7 +15,7 @@ from sklearn.datasets import load_diabetes
 from pufferslice import Scenario, certify_release
 from pufferslice.config.scenario import request_of
 from pufferslice.config.starters import STARTERS
-from pufferslice.queries import above, equals, group_by, intervals, summary
+from pufferslice.queries import above, columns, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process
 
 RNG = np.random.default_rng(2)
@@ -123,6 +123,26 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
         (
             {
                 "attribute": {
+                    "history": "people.parquet",
+                    "name": "age",
+                    "bins": [50],
+                    "within": 1,
+                },
+                "query": {"distribution": "records", "columns": ["age"]},
+                "prior": {"source": "public-model"},
+            },
+            lambda: Scenario.from_attribute(
+                query=columns(["age"]),
+                history=TABLE,
+                name="age",
+                bins=[50],
+                within=1,
+                source="public_model",
+            ),
+        ),
+        (
+            {
+                "attribute": {
                     "values": [1.0, 2.0],
                     "process": PROCESS | {"kernel": "squared-exponential"},
                 },
@@ -134,6 +154,13 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
                 **moments(lambda s, t: 4 * math.exp(-(((s - t) / 3) ** 2) / 2)),
                 source="held_out",
             ),
+        ),
+        (
+            {
+                "occupancy": {"chain": CHAIN, "length": 4, "positions": {"first": 1, "every": 2}},
+                "query": {"count": COUNT["count"]},  # the section says what one release is
+            },
+            lambda: Scenario.from_occupancy(CHAIN, length=4, positions=[1, 3], query=ONES),
         ),
         (
             {"occupancy": {"chain": CHAIN, "length": 4}, "query": COUNT},

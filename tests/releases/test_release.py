@@ -270,6 +270,20 @@ class TestIntoRange:
         assert not ledger.entries()
 
 
+def test_small_counts_get_a_remark_by_released_values_alone(certificate, ledger):
+    """Counts, not means, and below 10 after noise, whatever they were before."""
+    made = release_a(certificate, ledger=ledger)
+    assert made.small_counts == ""  # two means
+    made = attrs.evolve(made, names=("count(x = 1)", "count(x = 2)"), values=[9.99, 10.0])
+    remark = made.small_counts
+    assert remark.startswith("count(x = 1) is a count below 10 as released")
+    assert remark in str(made)
+    assert remark in made.sentences()
+    both = attrs.evolve(made, values=[9.99, -3.0])
+    assert both.small_counts.startswith("count(x = 1), count(x = 2) are counts below 10")
+    assert "below 10" not in str(attrs.evolve(made, values=[11.0, 12.0]))
+
+
 def test_equal_distributions_are_released_without_noise(tmp_path):
     scenario = worlds(p=TABLE, q=TABLE, query=MEAN, source="released_data")
     certificate = certified(scenario)

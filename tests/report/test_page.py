@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.certificate.conftest import of_rows
 from tests.report.conftest import LEARNING, PUBLIC, STATIC, files, put
 
 import pufferslice as ps
@@ -33,7 +34,7 @@ from pufferslice.certificate.sweep import (
     sweep_points,
 )
 from pufferslice.certificate.verdict import verdict
-from pufferslice.certificate.wording import limit_sentences
+from pufferslice.certificate.wording import first_lines, limit_sentences
 from pufferslice.claims import Guarantee
 from pufferslice.errors import MissingExtraError
 from pufferslice.learning import (
@@ -500,7 +501,7 @@ def test_one_sampled_coordinate_is_the_whole_output(tmp_path):
         assert "Anyone who sees the release" in text
         assert "Right guesses: at most 80 %" in text
         assert "No finite ε is known for the whole output" in text
-        assert "guesses right at most 80 % of the time, except with probability 0.01" in text
+        assert "of the time, on average over releases, except with probability 0.01" in text
 
 
 ATOMS = np.array([[1.0, 2.0], [3.0, 5.0]])
@@ -529,6 +530,35 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind, worlds):
     assert ("published, without noise" in inside) == (kind == "equal")
     assert ("published, with noise" in inside) == (kind != "equal")
     assert ("paper's closed form" in inside) == (kind == "line")
+
+
+@pytest.mark.parametrize(
+    ("options", "subject", "whom"),
+    [
+        ({}, "share of ill = yes", "Even from someone who knows every row but the 20 that make"),
+        (
+            {"design": "independent", "moments_from": None},
+            "share of ill = yes",
+            "On average over the other rows; about 20 of 400 rows make the difference.",
+        ),
+        ({"kind": "volume"}, "size of the shop", "Even from someone who knows every row but"),
+        ({"kind": "state"}, "state of the home", "From someone who knows how states follow"),
+    ],
+)
+def test_the_first_screen_of_sums_of_rows(tmp_path, options, subject, whom):
+    """What is hidden, from whom, and what one person gets; no prior is said to be assumed."""
+    certificate = of_rows(**options)
+    certificate.save(tmp_path / "c.json")
+    card = label_page([tmp_path / "c.json"]).decode()
+    for text in (*editions(tmp_path / "c.json"), text_of(card)):
+        for sentence in filter(None, first_lines(certificate.statement)[1:3]):
+            assert sentence.replace("\u00a0", " ") in text
+    for text in editions(tmp_path / "c.json"):
+        assert f"“\u2068{subject}\u2069”" in text
+        assert f"From whom Anyone who sees the release, with any computer {whom}" in text
+        assert "for rows like those that the noise was fitted to" in text
+        assert "prior covered" not in text.lower()
+        assert "the world's own" not in text
 
 
 @pytest.mark.parametrize(

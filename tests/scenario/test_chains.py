@@ -186,6 +186,23 @@ class TestKnownAnswers:
         assert all(sum(map(Fraction, row)) == 1 for row in thirds.transition)
 
 
+@pytest.mark.parametrize("start", ["stationary", [0.2, 0.5, 0.3]])
+@pytest.mark.parametrize("periods", [[0] * 6, [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 0]])
+def test_variances_of_sums_by_enumeration(start, periods):
+    """What someone without data does not know: paths of states, and loads given the states."""
+    chain = Chain.of([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]], start)
+    periods = np.array(periods)
+    means = np.array([[100.0, 0.0], [103.0, 1.0], [90.0, 5.0]])
+    variances = np.array([[1.0, 2.0], [4.0, 0.0], [0.5, 3.0]])
+    paths, masses = paths_of(chain.transition, chain.start, len(periods))
+    found = chain.sum_variances(periods, means, variances)
+    for period in range(periods.max() + 1):
+        in_it = paths[:, periods == period]
+        sums, within = means[in_it].sum(axis=1), variances[in_it].sum(axis=1)
+        expected = masses @ within + masses @ (sums - masses @ sums) ** 2
+        assert found[period] == pytest.approx(expected, rel=1e-9)
+
+
 class TestMoments:
     @pytest.mark.parametrize("seed", range(40))
     def test_two_states(self, seed):

@@ -99,9 +99,18 @@ class TestStatement:
     def test_what_is_said(self):
         certificate = certify_release(occupancy(name="home 7"), GUESS)
         text = str(certificate)
-        assert "the state of 'home 7' at each of 1 protected time among 12" in text
+        assert "the state of 'home 7' at 1 protected time among 12" in text
         assert "meet as early as they can" in text
         assert certificate.statement.not_stated == {"one_person": "person-not-a-row"}
+
+    def test_a_slot_is_no_persons_only_row(self):
+        """Also where one total covers all slots, so that one row could be bounded."""
+        scenario = occupancy(query=ALL, periods=None, length=12)
+        stated = certify_release(scenario, GUESS).statement
+        assert stated.one_person is stated.one_person_given_noise is None
+        assert stated.not_stated == {"one_person": "person-not-a-row"}
+        with pytest.raises(ArgumentError, match="slots of one home"):
+            certify_release(scenario, GUESS, person=(1.0, 1e-6))
 
     def test_a_total_for_each_slot_says_nothing(self):
         """The noise that hides one state covers one slot, so that the verdict says so."""
@@ -135,6 +144,9 @@ class TestStatement:
     ("options", "error", "words"),
     [
         ({"loads": None}, ArgumentError, "need length"),
+        ({"periods": None, "query": ALL, "length": 0}, ArgumentError, "length"),
+        ({"periods": None, "query": ALL, "length": 2**70}, ArgumentError, "length"),
+        ({"states": [[0], [1]], "loads": {0: ([1.0], [[0.0]])}}, ArgumentError, "a mean and a"),
         ({"seed": 3}, ArgumentError, "counts of states alone"),
         ({"chain": {}}, ArgumentError, "at least one"),
         ({"chain": {"a": CHAIN, "b": np.full((3, 3), 1 / 3)}}, ArgumentError, "same states"),

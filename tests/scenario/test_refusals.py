@@ -154,6 +154,11 @@ def attribute(**options):
     return Scenario.from_attribute(**(settings | options))
 
 
+def from_history(**options):
+    settings = {"query": columns(["x"]), "history": TABLE, "name": "x", "bins": [50.0]}
+    return Scenario.from_attribute(**(settings | options))
+
+
 def occupancy(**options):
     settings = {"chain": [[0.9, 0.1], [0.2, 0.8]], "length": 6, "positions": [2]}
     return Scenario.from_occupancy(**(settings | {"query": ONES} | options))
@@ -193,6 +198,9 @@ REFUSED = {
         ("'a' repeats", secret_columns, ["a", "b", "a"]),
         ("column", lambda: Bins(column=5, quantiles=2)),
         ("quantiles", lambda n: Bins(column="x", quantiles=n), 1, 0, -3, 2.0, True),
+        ("edges", lambda options: Bins(column="x", **options), {}, {"quantiles": 2, "edges": [1]}),
+        ("edges", lambda edges: Bins(column="x", edges=edges), [], "12", 3.0, [np.nan]),
+        ("edges", lambda edges: Bins(column="x", edges=edges), [2, 1], [1, 1], [[1, 2]]),
         ("pairs", lambda pairs: groups(pairs=pairs), "some", [], 5),
         ("a pair must", lambda pair: groups(pairs=[pair]), ("a", "a"), "ab", ("a", "b", "c"), 1),
         # Priors and worlds.
@@ -221,6 +229,7 @@ REFUSED = {
         ("shares", keywords(drawn), {"shares": [0.3]}, {"shares": [0.3, 1.5]}),
         ("shares", keywords(drawn), {"shares": [0.3, 0.3]}),
         ("n_rows", keywords(drawn), {"n_rows": 2**70}, {"n_rows": 1}),
+        ("n_rows", keywords(prevalence), {"n_rows": 2**41}, {"n_rows": 1}),
         ("n_draws", keywords(drawn), {"n_draws": 2**31}),
         ("shares", keywords(drawn), {"shares": [0.3, 0.3001]}),
         ("seed", keywords(drawn), {"seed": None}),
@@ -231,7 +240,11 @@ REFUSED = {
         ("values", keywords(attribute), {"values": [np.nan, 1.0]}),
         ("mean", keywords(attribute), {"mean": [0.0, 1.0]}, {"mean": None, "cov": None}),
         ("mean", keywords(attribute), {"mean": [0.0, 1.0], "cov": np.eye(2)}),
-        ("cov", keywords(attribute), {"cov": None}),
+        ("cov", keywords(attribute), {"cov": None}, {"values": None}),
+        ("history with bins", keywords(attribute), {"history": TABLE}, {"bins": [1.0]}),
+        ("bins", keywords(from_history), {"bins": None}, {"history": None}),
+        ("edges", keywords(from_history), {"bins": [2.0, 1.0]}),
+        ("within", keywords(from_history), {"within": 0.0}),
         ("close", keywords(attribute), {"within": 0.1}),
         ("transition", keywords(occupancy), {"chain": [[0.9, 0.2], [0.2, 0.8]]}),
         ("transition", keywords(occupancy), {"chain": {}}),
@@ -316,7 +329,8 @@ REFUSED = {
         ("2 rows", keywords(prevalence), {"value": "nobody"}),
         ("2 rows", lambda: drawn(TABLE.slice(0, 3))),
         ("number of rows", lambda: Scenario.from_volume(TABLE, query=CLIPPED_MEAN, up_to=100)),
-        ("history", keywords(attribute), {"history": TABLE, "mean": None, "cov": None}),
+        ("no case in", keywords(from_history), {"bins": [-1e9, 50.0]}),
+        ("query of a row", keywords(from_history), {"query": MEAN}),
         ("count or a rate", keywords(occupancy), {"query": summary(total=["wh"])}, {"query": MEAN}),
         ("count or a rate", keywords(occupancy), {"query": summary(count={"wh": above(3)})}),
         ("cells", keywords(occupancy), MANY_STATES),

@@ -7,11 +7,20 @@ from itertools import pairwise, product
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
-from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release
+from pufferslice import (
+    GaussianDistribution,
+    Guarantee,
+    Scenario,
+    certify_release,
+    release,
+    verify,
+)
+from pufferslice.data import read_table
 from pufferslice.errors import ReleaseError
 from pufferslice.queries import (
+    columns,
     group_by,
     intervals,
     summary,
@@ -101,6 +110,62 @@ class TestAttribute:
         declared = scenario.priors[0].declared["0"]
         np.testing.assert_allclose(declared.mean, 3 - 3 * np.exp([-1.0, -2.0]))
         np.testing.assert_allclose(declared.cov, np.diag(1 - np.exp([-2.0, -4.0])), atol=1e-12)
+
+
+class TestAttributeOfAHistory:
+    """Earlier cases in bins: their rows are the distribution, and no normal one."""
+
+    CASES = pa.table({"grade": [1.0, 3.0, 6.0, 8.0, 14.0, 15.0], "days": [0, 1, 4, 5, 30, 31]})
+
+    def scenario(self, history=CASES, **options):
+        settings = {"query": columns(["days"]), "name": "grade", "bins": [5, 10]}
+        return Scenario.from_attribute(history=history, **(settings | options))
+
+    def test_cost_by_hand(self):
+        """Days 0 and 1 under one bin, 4 and 5 under the other: pieces that are 4 apart."""
+        scenario = self.scenario(self.CASES.slice(0, 4), bins=[5])
+        assert scenario.secrets == ("grade < 5", "grade >= 5")
+        assert scenario.distribution == "records"
+        assert scenario.priors[0].source == "held_out"
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
+        assert certificate.noise_std == pytest.approx(4 / (2 * norm.ppf(0.7)), rel=1e-6)
+
+    def test_pairs_of_bins_that_hold_close_numbers(self):
+        """4.9 and 10 are in the outer bins and 5.1 apart."""
+        low, middle, high = self.scenario().secrets
+        assert self.scenario(within=5).pairs == ((low, middle), (middle, high))
+        assert len(self.scenario(within=5.1).pairs) == len(self.scenario().pairs) == 3
+
+    def test_right_guesses_on_real_pupils(self, data_folder):
+        """The best threshold on absences, chosen on the same draws, stays below the claim.
+
+        Noise that was fitted to these rows as if they were normal let a rule of one line be right
+        89.3 % of the time where 51.5 % were stated.
+        """
+        pupils = read_table(data_folder / "student-mat.csv.gz")
+        options = {"name": "G3", "bins": [1, 10], "query": columns(["absences"])}
+        scenario = self.scenario(pupils, **options)
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+        rng, n, best = np.random.default_rng(1), 100_000, []
+        grades, absences = pupils["G3"].to_numpy(), pupils["absences"].to_numpy().astype(float)
+        kinds = [grades < 1, (grades >= 1) & (grades < 10), grades >= 10]
+        for first, second in ((0, 1), (0, 2), (1, 2)):
+            drawn = [rng.choice(absences[kinds[kind]], n) for kind in (first, second)]
+            noisy = [each + certificate.noise_std * rng.normal(size=n) for each in drawn]
+            cuts = np.linspace(-20, 40, 301)
+            below = [np.searchsorted(np.sort(each), cuts) / n for each in noisy]
+            best.append(0.5 + np.abs(below[0] - below[1]).max() / 2)
+        assert max(best) <= 0.6 + 4 * 0.5 / np.sqrt(2 * n)
+        assert max(best) > 0.58  # the noise is not larger than needed
+
+    def test_a_release_reads_no_column_of_the_secret(self, tmp_path):
+        """Which bin a new case is in may not be known yet."""
+        certificate = certify_release(self.scenario(), Guarantee.guess(at_most=0.7))
+        case, ledger = pa.table({"days": [17]}), tmp_path / "ledger"
+        with pytest.raises(ReleaseError, match="exactly one row"):
+            release(self.scenario(), pa.table({"days": [1, 2]}), certificate, ledger=ledger)
+        assert release(self.scenario(), case, certificate, ledger=ledger).names == ("days",)
+        assert verify(certificate, scenario=self.scenario()).holds
 
 
 class TestMarkovChain:

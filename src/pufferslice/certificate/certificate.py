@@ -195,7 +195,7 @@ class Certificate(Shown):
 
     def sentences(self) -> list[str]:
         """Return the first lines of the statement."""
-        sentences = [f"Certificate {self.digest[:16]}", *first_lines(self.statement).splitlines()]
+        sentences = [f"Certificate {self.digest[:16]}", *filter(None, first_lines(self.statement))]
         if self.workflow == "release" and not self.is_secure:
             sentences.insert(0, INSECURE)
         return sentences

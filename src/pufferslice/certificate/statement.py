@@ -188,6 +188,14 @@ class BinsSecret(Part):
     quantiles: Annotated[int, Field(ge=2, lt=2**53)]
 
 
+class EdgesSecret(Part):
+    """The bin of a number between public edges."""
+
+    columns: Annotated[list[Text], Field(min_length=1, max_length=1)]
+    edges: Vector
+    """Inner edges, ascending; a value on an edge belongs to the upper bin."""
+
+
 class WorldsSecret(Part):
     """The world that a table comes from."""
 
@@ -255,7 +263,8 @@ def _kind_of_secret(secret: object) -> str:
         return "(state)"
     if "share_of" in keys or "size_of" in keys:
         return "(share)" if "share_of" in keys else "(size)"
-    return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
+    named = {"worlds": "(worlds)", "quantiles": "(bins)", "edges": "(edges)"}
+    return next((tag for key, tag in named.items() if key in keys), "(columns)")
 
 
 class PriorPart(Part):
@@ -311,6 +320,7 @@ class ScenarioPart(Part):
     secret: Annotated[
         Annotated[ColumnsSecret, Tag("(columns)")]
         | Annotated[BinsSecret, Tag("(bins)")]
+        | Annotated[EdgesSecret, Tag("(edges)")]
         | Annotated[WorldsSecret, Tag("(worlds)")]
         | Annotated[ShareSecret, Tag("(share)")]
         | Annotated[SizeSecret, Tag("(size)")]
@@ -606,7 +616,8 @@ class ReleaseStatement(Part):
             "one-release": self.total is None,
             "releases-add-to-total": self.total is not None,
             "declared-priors-only": not rows,
-            "rows-like-these": rows,
+            "rows-like-these": rows and not isinstance(scenario.secret, StateSecret),
+            "slots-like-these": isinstance(scenario.secret, StateSecret),
             "noise-from-released-rows": rows and private,
             "shape-shows-differences": private and not rows and fitted,
             "prior-is-released-data": private and not rows,

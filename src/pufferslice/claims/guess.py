@@ -50,8 +50,8 @@ class Guess(WholeClaim):
     def meaning(self) -> str:
         """Words for who guesses right how often."""
         return (
-            "both equally likely, someone who holds a declared prior and sees only this release "
-            f"guesses right at most {percent_at_most(self.at_most)} of the time"
+            "both equally likely, someone who sees only this release guesses right at most "
+            f"{percent_at_most(self.at_most)} of the time, on average over releases"
         )
 
     @property

@@ -43,6 +43,7 @@ def calibrate(
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
     from pufferslice.config.scenario import read_request
+    from pufferslice.releases.derived import requested
     from pufferslice.releases.ledger import Ledger
 
     if sweep and out is not None:
@@ -82,7 +83,8 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
-    judgement = verdict(certificate)
+    asked = requested(request.scenario.query.names, **file.derived.arguments())
+    judgement = verdict(certificate, request.scenario, asked)
     columns = _unusual(request)
     value = _summary(certificate) | {"verdict": judgement.to_json()}
     if columns:

@@ -111,7 +111,7 @@ class Data(Table):
     """Strings that mean missing; an empty cell always does."""
     missing: Literal["refuse", "drop-rows", "middle"] = key("refuse", example="refuse", used=True)
     """`refuse` (default), or `drop-rows`: rows without a value are left out and counted.
-    [prevalence] and [volume] refuse and drop none (`missing` of [query] says what counts)."""
+    Sums of rows refuse and drop none (`missing` of [query] says what counts)."""
 
     def read(self, folder: Path, path: str) -> pa.Table:
         """Read the table of a file that is named beside the scenario."""
@@ -133,10 +133,11 @@ class Data(Table):
 
 
 class SecretBins(Table):
-    """Quantile bins of a numeric column."""
+    """Bins of a numeric column: of quantiles, or between public edges."""
 
     column: Text
-    quantiles: int
+    quantiles: int | None = None
+    edges: Numbers | None = None
 
 
 class ClosePairs(Table):
@@ -155,7 +156,8 @@ class SecretSection(Table):
     columns: Texts | None = key(None, example=["sex", "race"])
     """Or its values in several columns; a secret is then written `a & b`."""
     bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
-    """Or a quantile bin of a numeric column; a secret is then written `age q1/5`."""
+    """Or a bin of a numeric column: one of so many `quantiles`, written `age q1/5`, or between
+    public `edges`, written `30 <= age < 40`."""
     pairs: Annotated[
         Literal["all"] | Listed[Pair] | ClosePairs,
         either("'all', a list of pairs of strings, or one of difference, ratio and nearest"),
@@ -171,7 +173,7 @@ class SecretSection(Table):
             raise ArgumentError("[secret]: needs exactly one of column, columns, bins")
         (choice,) = choices
         if isinstance(choice, SecretBins):
-            return Bins(column=choice.column, quantiles=choice.quantiles)
+            return Bins(**choice.given())
         return choice if isinstance(choice, str) else list(choice)  # type: ignore[return-value]
 
     def listed_pairs(self) -> Pairs:
@@ -371,8 +373,9 @@ class OneOrSeveral:
 class QuerySection(Table):
     """What is computed, in the order of the keys in the file; several `[[query]]` are joined."""
 
-    distribution: Annotated[str, Word(*LAWS)] = key(example="groups", used=True)
-    """What one release is: `groups`, `bootstrap`, `records` or `worlds`."""
+    distribution: Annotated[str, Word(*LAWS)] | None = key(None, example="groups", used=True)
+    """What one release is: `groups`, `bootstrap`, `records` or `worlds`; left out where a section
+    such as [prevalence] declares it."""
     mean: Texts = key((), example=["age", "hours-per-week"], used=True)
     """Numeric columns to average."""
     std: Texts = key((), example=["age"], used=True)
@@ -650,13 +653,18 @@ class WorldsTemplate(Table):
         """Return the secrets as numbers, in their order; empty if they are not numbers."""
         return ()
 
+    @property
+    def distribution(self) -> Literal["worlds", "records"]:
+        """What one release is."""
+        return "worlds"
+
     @abstractmethod
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario."""
 
 
 class PrevalenceSection(WorldsTemplate):
-    """For distribution `worlds`: hide how common something is among the rows of [data]."""
+    """Hide how common something is among the rows of [data]."""
 
     reads_table: ClassVar[bool] = True
     pieces: ClassVar[str] = "tables"
@@ -738,21 +746,18 @@ class ProcessTable(Table):
 
 
 class AttributeSection(WorldsTemplate):
-    """For distribution `worlds`: hide a number that is jointly Gaussian with the statistics."""
+    """Hide a number: by a declared model (distribution `worlds`), or earlier cases (`records`)."""
 
     name: Text = key("attribute", example="indoor temperature")
-    """What the number is."""
-    values: Numbers = key(example=[18.0, 19.0, 20.0, 21.0])
-    """Which values it can have."""
+    """What the number is; of a history, the column that has it."""
+    values: Numbers | None = key(None, example=[18.0, 19.0, 20.0, 21.0])
+    """Which values it can have, by a model."""
     mean: Numbers | None = key(None, example=[20.0, 260.0, 5.5])
     """Means of the number, first, and of the statistics."""
     cov: Matrix | None = key(
         None, example=[[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]]
     )
     """Their covariance."""
-    history: Text | None = key(None, example="earlier-days.csv")
-    """Refused: cases need not be normal. Declare `mean` and `cov`, or use distribution `records`
-    with bins."""
     process: ProcessTable | None = key(
         None,
         example={
@@ -764,27 +769,41 @@ class AttributeSection(WorldsTemplate):
     )
     """Or a Gaussian process: the number is its value at the first of `times`, the statistics those
     at the others. `kernel` is `exponential` or `squared-exponential`; `mean` is 0 if left out."""
+    history: Text | None = key(None, example="earlier-cases.csv")
+    """Or a table of earlier cases, one in each row: the distribution under a bin is that of the
+    rows in it."""
+    bins: Numbers | None = key(None, example=[18.0, 20.0, 22.0])
+    """Of a history: the public edges between which the number lies."""
+    within: float | None = key(None, example=2.0)
+    """Of a history: protect only pairs of bins that hold two numbers at most so far apart; left
+    out, all."""
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
-        forms = self.model_fields_set - {"name", "values"}
-        if forms not in ({"mean", "cov"}, {"history"}, {"process"}):
-            raise ValueError("needs mean and cov, or history, or process")
+        forms = self.model_fields_set - {"name"}
+        by_history = {"history", "bins"}
+        by_model = ({"values", "mean", "cov"}, {"values", "process"})
+        if forms not in by_model and forms - {"within"} != by_history:
+            raise ValueError("needs values with mean and cov or with process; or history and bins")
         return self
+
+    @property
+    def distribution(self) -> Literal["worlds", "records"]:
+        """What one release is."""
+        return "worlds" if self.history is None else "records"
 
     def numbers(self) -> Sequence[float]:
         """Return the values as numbers."""
-        return self.values
+        return self.values or ()
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario by `Scenario.from_attribute`."""
-        options = self.given(("name", "values", "mean", "cov"))
+        options = self.given(("name", "values", "mean", "cov", "bins", "within"))
         if self.history is not None:
-            options["history"] = self.history
+            options["history"] = inputs.data.read(inputs.folder, self.history)
         if self.process is not None:
             options["mean"], options["cov"] = self.process.moments()
-        source = inputs.source or "public_model"
-        return Scenario.from_attribute(query=query, source=source, **options)
+        return Scenario.from_attribute(query=query, source=inputs.source, **options)
 
 
 _Times = Annotated[tuple[int, int], Field(strict=False)]
@@ -812,8 +831,15 @@ class PeriodsTable(Table):
         return {self.column: [slot // every + 1 for slot in range(length or 0)]}
 
 
+class RegularTimes(Table):
+    """One time of every so many, as the same hour of each day."""
+
+    first: int
+    every: int
+
+
 class OccupancySection(WorldsTemplate):
-    """For distribution `worlds`: hide in which state a home was at some times."""
+    """Hide in which state a home was at some times."""
 
     pieces: ClassVar[str] = "times"
     chain: Annotated[
@@ -825,11 +851,12 @@ class OccupancySection(WorldsTemplate):
     length: int | None = key(None, example=48)
     """Number of times, or slots."""
     positions: Annotated[
-        Literal["all"] | Listed[int | _Times],
-        either("'all' or a list of integers and of [first, last]"),
-    ] = key("all", example="all", others=[[[18, 20]]])
-    """The times, from 0, whose states are protected: `all` (default) or a list; `[first, last]` is
-    an interval during which the chain stays in one state."""
+        Literal["all"] | RegularTimes | Listed[int | _Times],
+        either("'all', { first, every }, or a list of integers and of [first, last]"),
+    ] = key("all", example="all", others=[{"first": 40, "every": 48}, [[18, 20]]])
+    """The times, from 0, whose states are protected: `all` (default); one of `every` so many times
+    from the `first`; or a list, in which `[first, last]` is an interval during which the chain
+    stays in one state."""
     start: Annotated[
         Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
     ] = key("stationary", example="stationary")
@@ -857,6 +884,13 @@ class OccupancySection(WorldsTemplate):
     seed: int | None = key(None, example=7)
     """Of `n_draws`: the public seed."""
 
+    def _protected(self, length: int) -> Sequence[int | tuple[int, int]]:
+        """List the protected times."""
+        if isinstance(self.positions, RegularTimes):
+            check_count(1, every=self.positions.every)
+            return range(self.positions.first, length, self.positions.every)
+        return range(length) if isinstance(self.positions, str) else self.positions
+
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario by `Scenario.from_occupancy`."""
         periods = None if self.periods is None else self.periods.of(self.length)
@@ -869,7 +903,7 @@ class OccupancySection(WorldsTemplate):
         return Scenario.from_occupancy(
             self.chain,
             query=query,
-            positions=range(length) if self.positions == "all" else self.positions,
+            positions=self._protected(length),
             length=length,
             periods=periods,
             loads=None if self.loads is None else inputs.data.read(inputs.folder, self.loads),
@@ -880,7 +914,7 @@ class OccupancySection(WorldsTemplate):
 
 
 class VolumeSection(WorldsTemplate):
-    """For distribution `worlds`: hide how many rows [data] has."""
+    """Hide how many rows [data] has."""
 
     reads_table: ClassVar[bool] = True
     name: Text = key("the table", example="the shop")
@@ -904,7 +938,7 @@ class VolumeSection(WorldsTemplate):
 
 
 class SupplierSection(WorldsTemplate):
-    """For distribution `worlds`: hide how many rows of [data] one supplier or customer has."""
+    """Hide how many rows of [data] one supplier or customer has."""
 
     reads_table: ClassVar[bool] = True
     property: ConditionTable = key(example={"column": "supplier", "equals": "Acme"})
@@ -1292,13 +1326,22 @@ def _worlds_section(file: ScenarioFile) -> object:
     """Return the section that declares the worlds; None for other distributions."""
     sections = [name for name in _WORLDS if getattr(file, name)]
     named = ", ".join(f"[{name}]" for name in sections or _WORLDS)
-    if file.query.distribution != "worlds":
+    section = getattr(file, sections[0]) if len(sections) == 1 else None
+    needed = section.distribution if isinstance(section, WorldsTemplate) else "worlds"
+    asked = file.query.distribution or (needed if sections else None)
+    if asked is None:
+        raise ArgumentError(
+            "[query] distribution: is required; or declare what is hidden in one of the sections "
+            f"{named}"
+        )
+    if asked != needed:
         if sections:
             raise ArgumentError(
-                f"{named}: is for distribution 'worlds'; leave it out, or change [query]"
+                f"{named}: is for distribution {needed!r}; leave it out, or change [query]"
             )
-        return None
-    if len(sections) != 1:
+        if asked != "worlds":
+            return None
+    if section is None:
         raise ArgumentError(
             f"distribution 'worlds' needs exactly one section that declares them: {named}"
         )
@@ -1307,7 +1350,7 @@ def _worlds_section(file: ScenarioFile) -> object:
         raise ArgumentError(
             f"[secret] {listed(chosen)}: {named} says what is secret; leave one of them out"
         )
-    return getattr(file, sections[0])
+    return section
 
 
 def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:

@@ -181,6 +181,11 @@ def _row_fit(
             "person needs noise that does not depend on the released rows; give moments_from=, an "
             "earlier, held-out or public table"
         )
+    if person is not None and "state_of" in scenario.secret:
+        raise ArgumentError(
+            "person is about people with one row each, and here the rows are slots of one home; "
+            "leave it out"
+        )
     limit = ONE_PERSON
     if person is not None:
         tau = scenario.dim * (DRAW_DELTA + INTEGER_DELTA)

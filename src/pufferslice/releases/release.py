@@ -23,7 +23,7 @@ from pufferslice._core.files import (
     write_new,
 )
 from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
-from pufferslice._core.text import shown
+from pufferslice._core.text import listed, shown
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
@@ -63,6 +63,9 @@ AGAIN: Final = "write it again with release_again, or `pufferslice release --aga
 INTERVAL: Final = 0.95
 _MOST_STORED: Final = 100
 """Most statistics for which a release holds the covariance of its noise."""
+
+SMALL_COUNT: Final = 10.0
+"""Released counts below this get a remark."""
 
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
 
@@ -147,6 +150,23 @@ class Release(Shown):
         if self.range is None:
             return "the query"
         return "the query clipped to its public range, not its value before clipping"
+
+    @property
+    def small_counts(self) -> str:
+        """Remark on counts below 10 as released, in a sentence; empty if there are none.
+
+        It is about released values only, and costs nothing.
+        """
+        pairs = zip(self.names, self.values, strict=True)
+        small = [name for name, value in pairs if name.startswith("count(") and value < SMALL_COUNT]
+        if not small:
+            return ""
+        what = "is a count" if len(small) == 1 else "are counts"
+        return (
+            f"{listed(small, shown)} {what} below {SMALL_COUNT:g} as released, so of few rows, "
+            "perhaps none. The noise hides the secret, and not that a group is small: many offices "
+            "merge or withhold such cells."
+        )
 
     def derived(
         self,
@@ -327,7 +347,8 @@ class Release(Shown):
         """State the claim, and how often the secret is guessed."""
         stamp = [] if self.secure else [INSECURE]
         head = f"Release under {self.guarantee}, certificate {self.certificate[:16]}"
-        parts = [*stamp, head, guess_sentence(self.unsliced.guess), self.clipping]
+        guess = guess_sentence(self.unsliced.guess)
+        parts = [*stamp, head, guess, self.clipping, self.small_counts]
         return [part for part in parts if part]
 
     def __str__(self) -> str:
@@ -347,13 +368,13 @@ class Release(Shown):
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
-        whole = [guess_sentence(self.unsliced.guess)]
+        whole = list(filter(None, [guess_sentence(self.unsliced.guess), self.small_counts]))
         if self.unsliced.epsilon is not None or self.unsliced.guess is None:
             whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
         if self.specs and self.noise_covariance is not None:
-            whole.append(str(self.derived()))
+            whole.insert(0, str(self.derived()))
         elif self.specs:
-            whole.append(f"{len(self.specs)} more follow: release.derived(certificate=...).")
+            whole.insert(0, f"{len(self.specs)} more follow: release.derived(certificate=...).")
         return "\n".join([head, *lines, *whole])
 
     def __repr__(self) -> str:

@@ -124,6 +124,29 @@ class Chain:
             shares[slot] = before[slot] * reaches / (before[slot] @ reaches)
         return shares
 
+    def sum_variances(self, periods: Integers, means: Floats, variances: Floats) -> Floats:
+        """Variances of the sums of what slots add, by period, shape (n_periods, n_loads).
+
+        `means` and `variances` are those of a slot in each state, shape (n_states, n_loads). In
+        floats, for yardsticks that promise nothing.
+        """
+        n_periods = int(periods.max()) + 1
+        shares = self.shares(len(periods))
+        total = np.zeros((n_periods, means.shape[1]))
+        # Of the sum so far: its mean and mean square together with the last state.
+        sums = np.zeros((n_periods, *means.shape))
+        squares = np.zeros_like(sums)
+        center = shares.mean(axis=0) @ means
+        for slot, period in enumerate(periods.tolist()):
+            if slot:
+                sums, squares = (self.transition.T @ part for part in (sums, squares))
+            added, weights = means - center, shares[slot][:, None]
+            squares[period] += (2 * sums[period] + added * weights) * added
+            sums[period] += added * weights
+            total[period] += shares[slot] @ variances
+        spread = squares.sum(axis=1) - sums.sum(axis=1) ** 2
+        return np.asarray(total + np.maximum(spread, 0.0))
+
 
 @final
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,7 @@ on the state, the worlds of a pair are coupled as in `pufferslice.scenario.chain
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
@@ -17,14 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pufferslice._core.arrays import Floats, Integers, locked
-from pufferslice._core.checks import is_a
+from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
 from pufferslice.data.frames import Frame, frame_of, label_of, labels_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.features import RowFeatures, feature_bits
-from pufferslice.scenario.chains import Chain, DifferingSlots, differing_slots
+from pufferslice.scenario.chains import MOST_SLOTS, Chain, DifferingSlots, differing_slots
 from pufferslice.scenario.markov import counts_of_states, drawn_path, time_span
 from pufferslice.scenario.pairs import SecretPair
 from pufferslice.scenario.priors import Prior, Source
@@ -137,12 +137,13 @@ def from_occupancy(
     priors = []
     for prior, steps in chains.items():
         worlds: dict[str, SlotDistribution] = {}
+        size, ignorance = _by_the_model(slots, steps, kinds)
         for number, times in enumerate(known):
             differing = DifferingStates.of(steps, times, slots.periods)
             for kind in kinds:
                 worlds[_world(kind.place, times)] = SlotDistribution(
                     **{f.name: getattr(kind, f.name) for f in attrs.fields(RowDistribution)}
-                    | {"differing": differing},
+                    | {"differing": differing, "size": size, "ignorance": ignorance},
                     kinds=tuple(kinds),
                     chain=steps,
                     known=times,
@@ -305,6 +306,9 @@ class Slots:
         if periods is None:
             if length is None:
                 raise ArgumentError("length must say how many slots there are, or periods")
+            check_count(1, length=length)
+            if length > MOST_SLOTS:
+                raise ArgumentError(f"length must be at most {MOST_SLOTS:,}, got {length}")
             column, label, codes, n_periods = None, None, np.zeros(length, dtype=np.int64), 1
         else:
             column, values = _only_column(periods)
@@ -381,19 +385,17 @@ def _period_of_slots(
 def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> list[RowDistribution]:
     """What a slot adds in each state: rows of a table, or moments that are given."""
     n_periods, features = slots.n_periods, slots.features
-    counts = np.bincount(slots.periods)
     low, high = features.boxes()
-    spans = (features.high - features.low) / slots.scales
     shared: dict[str, Any] = {
         "boxes": Boxes(low=low / slots.scales, high=high / slots.scales),
         "size": np.zeros(n_periods * len(features.parts)),
-        "ignorance": (np.outer(counts, spans) ** 2 / 12).ravel(),
+        "ignorance": np.zeros(n_periods * len(features.parts)),
         "differing": DifferingStates(between_states={}),
     }
     made = []
     if isinstance(loads, Mapping) and all(is_a(pair, tuple | list) for pair in loads.values()):
         for place, label in enumerate(states):
-            if label not in loads:
+            if not is_a(label, Hashable) or label not in loads:
                 raise ArgumentError(f"loads must have a mean and a covariance for {given(label)}")
             mean, cov = (locked(each) for each in loads[label])
             _check_moments(mean, cov, features)
@@ -417,6 +419,17 @@ def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> li
             )
         )
     return made
+
+
+def _by_the_model(
+    slots: Slots, chain: Chain, kinds: Sequence[RowDistribution]
+) -> tuple[Floats, Floats]:
+    """Mean and variance of the sums for someone who knows the chain and the loads, and no data."""
+    means = np.array([kind.row_mean for kind in kinds])
+    variances = np.array([np.diagonal(kind.row_cov) for kind in kinds])
+    sums = np.zeros((slots.n_periods, means.shape[1]))
+    np.add.at(sums, slots.periods, chain.shares(len(slots.periods)) @ means)
+    return sums.ravel(), chain.sum_variances(slots.periods, means, variances).ravel()
 
 
 def _check_moments(mean: Floats, cov: Floats, features: RowFeatures) -> None:

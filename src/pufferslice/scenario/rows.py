@@ -159,9 +159,11 @@ class RowDistribution:
     boxes: Boxes
     differing: DifferingRows
     size: Floats = attrs.field(converter=locked, eq=same)
-    """The query on the rows that the moments come from, scaled, shape (dim,); confidential."""
+    """The query on the rows that the moments come from, or by a declared model, scaled, shape
+    (dim,); confidential."""
     ignorance: Floats = attrs.field(converter=locked, eq=same)
-    """Variance of the query where only its public range is known, scaled, shape (dim,)."""
+    """Variance of the query for someone without data, who knows its public range, or a public
+    model of it, scaled, shape (dim,)."""
 
     @property
     def dim(self) -> int:
@@ -499,6 +501,8 @@ def share_differing(within: float, n_rows: int, design: Design) -> Differing:
     """
     check_between(0, 1, within=within)
     check_count(FEWEST_ROWS, n_rows=n_rows)
+    if n_rows > HIDDEN_ROWS:
+        raise ArgumentError(f"n_rows must be at most {HIDDEN_ROWS:,}, got {n_rows}")
     if design == "independent":
         return Differing(most=n_rows, probability=float(within))
     return Differing(most=math.ceil(Fraction(repr(float(within))) * n_rows))

@@ -24,6 +24,7 @@ from pufferslice.queries.variation import (
 )
 from pufferslice.scenario.attribute import from_attribute
 from pufferslice.scenario.distributions import (
+    Distribution,
     GaussianDistribution,
     GaussianMixture,
     Kind,
@@ -371,47 +372,44 @@ class Scenario:
             for prior, pair in self.instances
         )
 
-    def spreads(self) -> dict[str, list[float]]:
+    def spreads(self) -> dict[str, list[Any]]:
         """Variation of each statistic, in the user's units.
 
         `difference`: largest difference of its means between two protected secrets. `constant`:
         error (root mean square) of the best constant, under the prior that makes it largest; for
-        sums of rows, where every value in the public range is as likely. `size`: the largest
-        absolute mean. Confidential.
+        sums of rows, where every value in the public range is as likely, and for the sums of a
+        home by the declared chain and loads. `size`: the largest absolute mean; None for sums of
+        centred numbers, whose size says nothing. Confidential.
         """
         differences, constants, sizes = [], [], []
         for prior in self.priors:
-            means, squares, shares = [], [], []
-            for secret, distribution in prior.distributions.items():
-                mean = distribution.mean
-                variance = np.zeros(self.dim)
-                if isinstance(distribution, GaussianDistribution | GaussianMixture):
-                    variance = np.diagonal(distribution.cov)
-                elif isinstance(distribution, RowDistribution):
-                    mean = distribution.size + distribution.mean
-                    variance = distribution.ignorance
-                elif (atoms := distribution.atoms()) is not None:
-                    rows, counts = atoms
-                    variance = np.average((rows - mean) ** 2, axis=0, weights=counts)
-                means.append(mean)
-                squares.append(variance)
-                shares.append(prior.probabilities.get(secret, 0.0))
-            weights = np.array(shares) / sum(shares)
-            center = weights @ np.array(means)
-            off_center = np.array(squares) + (np.array(means) - center) ** 2
-            constants.append(np.sqrt(weights @ off_center))
-            sizes.append(np.abs(means).max(axis=0))
+            means = np.array([each.mean for each in prior.distributions.values()])
+            shares = np.array([prior.secret_probability(secret) for secret in prior.distributions])
+            weights = shares / shares.sum()
+            rows = [d for d in prior.distributions.values() if isinstance(d, RowDistribution)]
+            if rows:
+                sizes.append(np.max([np.abs(each.size) for each in rows], axis=0))
+                constants.append(np.sqrt(np.max([each.ignorance for each in rows], axis=0)))
+            else:
+                within = np.array([_variance(each) for each in prior.distributions.values()])
+                apart = (means - weights @ means) ** 2
+                sizes.append(np.abs(means).max(axis=0))
+                constants.append(np.sqrt(weights @ (within + apart)))
             where = {secret: k for k, secret in enumerate(prior.distributions)}
             differences += [
                 np.abs(means[where[a]] - means[where[b]])
                 for a, b in self.pairs
                 if a in where and b in where
             ]
-        scales = self.query.scales
+        scales, features = self.query.scales, self.query.features
+        size: list[float | None] = (np.max(sizes, axis=0) * scales).tolist()
+        if self.prior_kind == "rows" and features is not None:
+            centred = [any(factor.center for factor in part.factors) for part in features.parts]
+            size = [None if far else value for far, value in zip(centred, size, strict=True)]
         return {
             "difference": (np.max(differences, axis=0) * scales).tolist(),
             "constant": (np.max(constants, axis=0) * scales).tolist(),
-            "size": (np.max(sizes, axis=0) * scales).tolist(),
+            "size": size,
         }
 
     def description(self) -> dict[str, Any]:
@@ -450,6 +448,17 @@ class Scenario:
             f"Scenario(distribution={self.distribution!r}, n_secrets={len(self.secrets)}, "
             f"n_pairs={len(self.pairs)}, n_priors={len(self.priors)}, dim={self.dim})"
         )
+
+
+def _variance(distribution: Distribution) -> Floats:
+    """Variance of each coordinate under one secret."""
+    if isinstance(distribution, GaussianDistribution | GaussianMixture):
+        return np.diagonal(distribution.cov)
+    atoms = distribution.atoms()
+    if atoms is None:
+        return np.zeros(distribution.dim)
+    rows, counts = atoms
+    return np.asarray(np.average((rows - distribution.mean) ** 2, axis=0, weights=counts))
 
 
 def _from_tables(

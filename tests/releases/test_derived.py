@@ -21,6 +21,7 @@ from pufferslice.queries import (
 )
 from pufferslice.queries.derived import Derived
 from pufferslice.releases.derived import (
+    cells_of,
     derived_statistics,
     noise_covariance,
     requested,
@@ -126,6 +127,21 @@ class TestFormulas:
             np.array([1.0, 5.0, 2.0]), spec, np.diag([9.0, 1, 16]), ["x", "y", "z"]
         ).rows
         assert (row.name, row.value, row.standard_error) == ("all", 3.0, 5.0)
+
+    def test_a_ratio_of_a_cell_and_a_margin_of_its_table(self):
+        """Against the ratio of the cell and a margin that is written out."""
+        names = [f"count(race = {r}, pay = {p})" for r in "WB" for p in ("low", "high")]
+        names.append("count(race = B, sex = F)")
+        values, noise = np.array([50.0, 40, 30, 20, 9]), some_noise(names)
+        cell, margin = "count(race = B, pay = high)", "count(race = B)"
+        spec = requested(names, ratio=[(cell, margin)])
+        (row,) = derived(values, spec, noise, names).rows
+        assert row.value == 20 / 50
+        gradient = np.array([0.0, 0.0, -20 / 50**2, 30 / 50**2, 0.0])
+        assert row.standard_error == pytest.approx(math.sqrt(gradient @ noise @ gradient))
+        assert cells_of("count(pay = low)", names) == (names[0], names[2])
+        assert cells_of("total(x | pay = low)", names) == ()
+        assert cells_of("count(race = B)", ["count(race = B)"]) == ()
 
 
 def covered(*, simultaneous):

@@ -157,20 +157,27 @@ def derived_statistics(
 ) -> DerivedStatistics:
     """Compute statistics from released values, shape (dim,), with noise of a known covariance.
 
-    What a statistic needs and `names` lack is an error that names it. `n_rows` is the public number
-    of rows, if there is one. `simultaneous`: with probability 95 % all intervals hold together, by
-    the quantile of the largest standardised error under the known correlation.
+    What a statistic needs and `names` lack, also as a margin of released cells, is an error that
+    names it. `n_rows` is the public number of rows, if there is one. `simultaneous`: with
+    probability 95 % all intervals hold together, by the quantile of the largest standardised error
+    under the known correlation.
     """
-    places = {name: place for place, name in enumerate(names)}
     for spec in specs:
         check_released(spec, names)
+    needed = dict.fromkeys(name for spec in specs for name in spec.of)
+    margins = {name: cells_of(name, names) for name in needed if name not in names}
+    places = {name: place for place, name in enumerate([*names, *margins])}
+    sums = np.eye(len(places), len(names))
+    for name, cells in margins.items():
+        sums[places[name], [places[cell] for cell in cells]] = 1.0
+    released, values, covariance = covariance, sums @ values, sums @ covariance @ sums.T
     noise: Floats = np.empty((0, 0))
     parts = []
     for spec in specs:
         where = [places[name] for name in spec.of]
         part = _Part.of(spec, values[where], covariance[np.ix_(where, where)], n_rows)
         if not noise.size and (simultaneous or part.by_draws):
-            noise = _noise_draws(covariance)
+            noise = sums @ _noise_draws(released)
         parts.append((part, where))
     reach = INTERVAL_STDS
     if simultaneous:
@@ -183,13 +190,41 @@ def derived_statistics(
 
 
 def check_released(spec: Derived, names: Sequence[str]) -> None:
-    """Check that all sums that a statistic needs are released."""
-    absent = [name for name in spec.of if name not in names]
+    """Check that all sums that a statistic needs are released, or margins of released cells."""
+    absent = [name for name in spec.of if name not in names and not cells_of(name, names)]
     if absent:
         raise ReleaseError(
             f"{shown(spec.name)} needs {listed(absent, quoted)}, which the release does not have; "
             "ask for it in the query, or leave the statistic out"
         )
+
+
+def cells_of(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Find the released cells that a margin is the sum of: those of one table; none if none are.
+
+    >>> cells = [f"count(race = {r}, income = {i})" for r in "WB" for i in ("<=50K", ">50K")]
+    >>> cells_of("count(race = B)", cells)
+    ('count(race = B, income = <=50K)', 'count(race = B, income = >50K)')
+    """
+    kind, wanted = _conditions(name)
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for cell in names:
+        other_kind, conditions = _conditions(cell)
+        if kind == other_kind and wanted and set(wanted) < set(conditions):
+            rest = [each.partition(" ")[0] for each in conditions if each not in wanted]
+            tables.setdefault(tuple(rest), []).append(cell)
+    return tuple(next(iter(tables.values()), ()))
+
+
+def _conditions(name: str) -> tuple[str, list[str]]:
+    """Split the name of a cell into what is summed and its conditions; none for other names."""
+    kind, _, inner = name.removesuffix(")").partition("(")
+    if kind not in {"count", "rate", "total"} or not inner:
+        return kind, []
+    numbers, bar, where = inner.rpartition(" | ")
+    if kind == "total" and not bar:
+        return kind, []
+    return f"{kind}({numbers}", where.split(", ")
 
 
 @attrs.frozen(kw_only=True)
@@ -289,8 +324,9 @@ def requested(
 ) -> list[Derived]:
     """Describe statistics of released sums, whose names tell what they are.
 
-    `ratio`: pairs of released statistics. `std`: columns; `covariance` and `correlation`: pairs of
-    columns, whose means and products are released. `margin`: sums of released cells, by the name of
+    `ratio`: pairs of released statistics, or margins of a released table, as `count(race = B)`.
+    `std`: columns; `covariance` and `correlation`: pairs of columns, whose means and products are
+    released. `margin`: sums of released cells, by the name of
     the sum. `quantile`: levels by column, from a released histogram. `regression`: columns by
     target.
 

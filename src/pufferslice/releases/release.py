@@ -183,7 +183,8 @@ class Release(Shown):
     ) -> DerivedStatistics:
         """Compute statistics from the released values, after noise, with 95 % intervals.
 
-        Without arguments, those that the query asks for. `ratio`: pairs of released statistics;
+        Without arguments, those that the query asks for. `ratio`: pairs of released statistics, or
+        of sums of released cells (`count(race = B)` for all cells with that race);
         `std`: columns; `covariance` and `correlation`: pairs of columns; `margin`: lists of
         released cells by the name of their sum; `quantile`: levels by column, from a released
         histogram; `regression`: columns by target. `simultaneous`: all intervals hold together.

@@ -132,7 +132,8 @@ class TestFormulas:
         """Against the ratio of the cell and a margin that is written out."""
         names = [f"count(race = {r}, pay = {p})" for r in "WB" for p in ("low", "high")]
         names.append("count(race = B, sex = F)")
-        values, noise = np.array([50.0, 40, 30, 20, 9]), some_noise(names)
+        values, factor = np.array([50.0, 40, 30, 20, 9]), np.tri(5) / 10
+        noise = factor @ factor.T
         cell, margin = "count(race = B, pay = high)", "count(race = B)"
         spec = requested(names, ratio=[(cell, margin)])
         (row,) = derived(values, spec, noise, names).rows

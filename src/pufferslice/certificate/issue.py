@@ -90,8 +90,9 @@ def certify_release(
     `pufferslice.claims.sliced`) it is refused.
 
     For sums of rows, `coupling` is how the rows of a change meet: `"independent"`, `"cells:NAME"`
-    by a public label that the query names, or `"transport"`; without it, the one of the first two
-    kinds that needs the least noise. `person=(epsilon, delta)` asks for as much differential
+    or `"transport:NAME"` by equal or near cells of a public label that the query names (`*` for all
+    its conditions together), or `"transport"`; without it, the one of the first three kinds that
+    needs the least noise. `person=(epsilon, delta)` asks for as much differential
     privacy for any one person as well; it needs moments from another table.
 
     `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already

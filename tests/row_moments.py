@@ -21,6 +21,7 @@ def rows_of(*, shift, spread, spans, counts, **changes):
         "high": [spans / 2],
         "shares": np.zeros((2, 0)),
         "cell_means": np.zeros((2, 0, dim)),
+        "plans": np.zeros((0, 0, 0)),
         "coupled": np.zeros((0, dim, dim)),
     }
     return RowDifference(**(fields | changes))

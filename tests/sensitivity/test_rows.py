@@ -64,7 +64,7 @@ def test_never_below_the_enumerated_mean_square(seed, n_differing):
 def cells_of(rows, labels):
     cells, counts = np.unique(labels, return_counts=True)
     means = np.array([rows[labels == cell].mean(axis=0) for cell in cells])
-    return CellMoments(cells, counts / len(rows), means)
+    return CellMoments(cells, counts, means)
 
 
 def kind_of(rows, labels=None, place=0):
@@ -136,6 +136,42 @@ class TestCouplings:
         found = np.trace(change.cov) + change.mean @ change.mean
         assert best * (1 - 1e-9) <= found <= best * (1 + 1e-9)
 
+    @given(st.integers(0, 2**32 - 1))
+    def test_near_cells_by_enumeration(self, seed):
+        """Rows that are independent given their cells, whatever plan the cells follow."""
+        rng = np.random.default_rng(seed)
+        rows = [rng.normal(size=(size, 2)) for size in rng.integers(1, 7, 2)]
+        labels = [rng.integers(0, 3, len(part)) for part in rows]
+        kinds = [kind_of(*each, k) for k, each in enumerate(zip(rows, labels, strict=True))]
+        difference = RowDifference.of(kinds, [(0, 1)], coupling="transport:x")
+        difference.check()
+        (plan,), cells = difference.plans, np.unique(np.concatenate(labels))
+        joint = np.zeros([len(part) for part in rows])
+        for a, b in itertools.product(*map(range, joint.shape)):
+            places = np.searchsorted(cells, [labels[0][a], labels[1][b]])
+            sizes = [np.sum(labels[k] == labels[k][row]) for k, row in ((0, a), (1, b))]
+            joint[a, b] = plan[tuple(places)] / np.prod(sizes)
+        assert joint.sum(axis=1) == pytest.approx(np.full(len(rows[0]), 1 / len(rows[0])))
+        assert joint.sum(axis=0) == pytest.approx(np.full(len(rows[1]), 1 / len(rows[1])))
+        changes = rows[1][None] - rows[0][:, None]
+        mean = np.einsum("ab,abi->i", joint, changes)
+        second = np.einsum("ab,abi,abj->ij", joint, changes, changes)
+        (change,) = difference.changes
+        np.testing.assert_allclose(change.mean, mean, atol=1e-12)
+        np.testing.assert_allclose(change.cov, second - np.outer(mean, mean), atol=1e-12)
+
+    @given(st.integers(0, 2**32 - 1))
+    def test_near_cells_change_no_more_than_equal_ones(self, seed):
+        rng = np.random.default_rng(seed)
+        kinds = [
+            kind_of(rng.normal(size=(9, 2)), rng.integers(0, 4, 9), place) for place in range(2)
+        ]
+        near, equal = (
+            np.trace(RowDifference.of(kinds, [(0, 1)], coupling=f"{how}:x").second_moments[0])
+            for how in ("transport", "cells")
+        )
+        assert near <= equal * (1 + 1e-9)
+
     def test_maximal_coupling_of_flags(self):
         """Flags that differ with probability 1/2 change as rarely as they can."""
         flags = [np.array([[1.0], [0], [0], [0]]), np.array([[1.0], [1], [1], [0]])]
@@ -188,6 +224,11 @@ KINDS = [[[1.0, 0.25], [0.25, 0.5]]] * 2
                 {"counts": [[[3.0, 3.0]]]},
                 {"pairs": [[0, 2]]},
                 {"shares": [[1.0], [1.0]], "cell_means": [[[9.0, 0]]] * 2},
+                {
+                    "shares": [[0.5, 0.5]] * 2,
+                    "cell_means": np.repeat(ROWS.means[:, None], 2, axis=1),
+                    "plans": [[[0.5, 0.0], [0.25, 0.25]]],
+                },
                 {
                     "shares": [[0.5, 0.5]] * 2,
                     "cell_means": ROWS.means[:, None] + np.array([[2.0, 0.0], [-2.0, 0.0]]),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Issue a certificate from a scenario, and ask what another noise, order or notion would cost."""
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
@@ -23,7 +24,13 @@ from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.claims import Claim, Method
 from pufferslice.claims.guarantee import RELEASE_NOTIONS, asked
 from pufferslice.claims.views import DEFAULT_DELTAS, unique_deltas
-from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    CertificateError,
+    PuffersliceError,
+    ScenarioError,
+)
 from pufferslice.noise.decision import NoiseOptions, decided_noise, wide_noise
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
@@ -41,6 +48,11 @@ from pufferslice.sensitivity.whitening import Shape
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
+_RELATIVE: Final = 1e-9
+"""Relative tolerance for the last digits of another machine's exp and log."""
+_SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
+"""Fields not recomputed from a scenario: a salted digest, and who decided the noise."""
+_BOUND: Final = re.compile(r"spent|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
 
 
 def certify_release(
@@ -78,8 +90,9 @@ def certify_release(
     `pufferslice.claims.sliced`) it is refused.
 
     For sums of rows, `coupling` is how the rows of a change meet: `"independent"`, `"cells:NAME"`
-    by a public label that the query names, or `"transport"`; without it, the one of the first two
-    kinds that needs the least noise. `person=(epsilon, delta)` asks for as much differential
+    or `"transport:NAME"` by equal or near cells of a public label that the query names (`*` for all
+    its conditions together), or `"transport"`; without it, the one of the first three kinds that
+    needs the least noise. `person=(epsilon, delta)` asks for as much differential
     privacy for any one person as well; it needs moments from another table.
 
     `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
@@ -424,3 +437,75 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
             "anyone who looks in another direction. Use more, or other, directions, or equal "
             "weights"
         )
+
+
+def scenario_problems(
+    certificate: Certificate, scenario: Scenario, progress: Progress = silent
+) -> list[str]:
+    """List what does not hold for this scenario, whatever the evidence says.
+
+    Tables and costs are computed from the scenario's own distributions. The stated noise must meet
+    the claim, and every other stated bound must be at least the recomputed one.
+    """
+    if certificate.workflow == "training":
+        return ["the certificate is about training runs; a scenario belongs to a release"]
+    statement, evidence = certificate.released, required_evidence(certificate)
+    if statement.scenario.to_json() != scenario.description():
+        return ["the certificate was issued for another scenario: its description differs"]
+    if evidence.confidential["distributions_digest"] != scenario.distributions_digest():
+        return ["the certificate was issued for other distributions than this scenario has"]
+    if certificate.shape != evidence.full.shape:
+        return ["the evidence is about another shape of noise than the statement"]
+    options, noise_std = CertificateOptions.read_off(statement), statement.noise.std
+    try:
+        fresh = evidence.of_scenario(scenario, progress=progress, reuse=True)
+        if options.target.is_sliced:
+            check_visible(fresh, scenario)
+        if problems := too_little_noise(fresh, options, noise_std):
+            return problems
+        expected = release_statement(fresh, attrs.evolve(options, noise_std=noise_std))
+    except PuffersliceError as error:
+        return [str(error)]
+    return [
+        f"{path} is {given(stated)} in the statement, the data give {given(right)}"
+        for path, stated, right in differences(statement.to_json(), expected.to_json())
+        if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
+    ]
+
+
+def _is_safe(path: str, stated: object, recomputed: object) -> bool:
+    """Return whether a bound is stated higher than recomputed: couplings may be better now."""
+    numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
+    return bool(numbers and _BOUND.fullmatch(path) and stated >= recomputed)  # type: ignore[operator]
+
+
+def too_little_noise(
+    evidence: Evidence, options: CertificateOptions, noise_std: float
+) -> list[str]:
+    """Check that the stated noise meets the stated epsilon, without any room for rounding."""
+    spent = options.target.spent(evidence, noise_std)
+    if spent <= options.target.bound:
+        return []
+    return [f"the stated noise costs {spent!r}, more than the claim's {options.target.bound!r}"]
+
+
+def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # JSON
+    """List the paths at which two JSON values differ by more than rounding."""
+    if isinstance(stated, Mapping) and isinstance(right, Mapping):
+        for key in sorted(set(stated) | set(right)):
+            at = f"{path}.{key}" if path else str(key)
+            if key not in stated or key not in right:
+                yield at, stated.get(key, "absent"), right.get(key, "absent")
+            else:
+                yield from differences(stated[key], right[key], at)
+    elif isinstance(stated, list) and isinstance(right, list) and len(stated) == len(right):
+        for index, (a, b) in enumerate(zip(stated, right, strict=True)):
+            yield from differences(a, b, f"{path}[{index}]")
+    elif isinstance(stated, bool) or isinstance(right, bool):
+        if stated is not right:
+            yield path, stated, right
+    elif isinstance(stated, int | float) and isinstance(right, int | float):
+        if not math.isclose(stated, right, rel_tol=_RELATIVE, abs_tol=0.0):
+            yield path, stated, right
+    elif type(stated) is not type(right) or stated != right:
+        yield path, stated, right

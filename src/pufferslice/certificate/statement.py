@@ -530,8 +530,9 @@ class OnePersonPart(Part):
 class CouplingPart(Part):
     """The coupling of the two rows of a change, which the bounds rest on."""
 
-    name: Annotated[str, Field(pattern="^(independent|transport|cells:.+)$")]
-    """`independent`; `cells:` and the public label by which rows meet; or `transport`."""
+    name: Annotated[str, Field(pattern="^(independent|transport|(cells|transport):.+)$")]
+    """`independent`; `transport`; or `cells:` or `transport:` and the public label of cells, equal
+    or near ones, by which rows meet; the label `*` is that of all conditions of the query."""
     least_share: Share
     """No coupling would allow noise of this shape that is less than this share of it; rounded
     down."""

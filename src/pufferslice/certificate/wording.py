@@ -513,8 +513,10 @@ def _coupling(scenario: ScenarioPart, coupling: CouplingPart) -> str:
         "independent": "drawn independently of each other",
         "transport": "matched by nearness, which a plain verification does not check",
     }
-    label = shown(coupling.name.partition(":")[2])
-    words = how.get(coupling.name, f"matched by {label} as far as possible")
+    kind, _, name = coupling.name.partition(":")
+    label = "all conditions of the query" if name == "*" else shown(name)
+    fallback = "as far as possible" if kind == "cells" else "by nearness of the groups"
+    words = how.get(coupling.name, f"matched by {label}, {fallback}")
     return (
         f"Coupling: in the proof, the rows of the two worlds are {words}; no coupling would allow "
         f"noise of this shape below {100 * coupling.least_share:.0f}\u00a0% of this."

@@ -65,10 +65,13 @@ class Guess(WholeClaim):
 
     def search(self, full: Full) -> Search:
         """Search by twice the advantage over a coin flip."""
+        start, factor = self.start(full)
         return Search(
             cost=lambda std: 2 * released_guess(full, std) - 1,
             limit=2 * self.at_most - 1,
             floor=released_variation(0.0, full.implementation_delta),
+            start=start,
+            factor=factor,
         )
 
     @property

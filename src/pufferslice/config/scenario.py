@@ -1125,8 +1125,9 @@ class CalibrationSection(Table):
     """Half-widths of 95 % intervals that coordinates need, by name, in your units: the claim is
     then the strongest that allows them, and at least that of [guarantee]."""
     coupling: Text | None = key(None, example="independent")
-    """Of sums of rows, how the rows of a change meet: `independent`, `cells:NAME` by a column that
-    the query names, or `transport`; left out, the one that needs the least noise."""
+    """Of sums of rows, how the rows of a change meet: `independent`, `cells:NAME` or
+    `transport:NAME` by equal or near cells of a column that the query names (`*` for all its
+    conditions), or `transport`; left out, the one that needs the least noise."""
     person: Annotated[tuple[float, float], Field(strict=False)] | None = key(
         None, example=[1.0, 1e-6]
     )

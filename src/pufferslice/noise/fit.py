@@ -42,7 +42,12 @@ from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_diff
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.person import distance_within, row_distance
 from pufferslice.sensitivity.renyi import moment_rate
-from pufferslice.sensitivity.rows import INDEPENDENT, TRANSPORT, RowDifference, labellings
+from pufferslice.sensitivity.rows import (
+    INDEPENDENT,
+    TRANSPORT,
+    RowDifference,
+    couplings_by_cells,
+)
 from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
 from pufferslice.sensitivity.whitening import Shape
 
@@ -159,7 +164,7 @@ def _row_fit(
 ) -> Fit:
     """Fit sums of rows in closed form; `weights` multiply those by sampling error.
 
-    Of the couplings by labels that the query names, and the independent one, that with the least
+    Of the couplings by cells that the query names, and the independent one, that with the least
     noise is taken.
     """
     if shape not in FITTED or guard is not None:
@@ -174,7 +179,7 @@ def _row_fit(
         )
     distributions, pairs = distribution_pairs(scenario)
     kinds = [each for each in distributions if isinstance(each, RowDistribution)]
-    names = [INDEPENDENT, *labellings(kinds)] if coupling is None else [coupling]
+    names = [INDEPENDENT, *couplings_by_cells(kinds)] if coupling is None else [coupling]
     is_released = scenario.priors[0].source == "released_data"
     if person is not None and is_released:
         raise ArgumentError(
@@ -209,7 +214,7 @@ def _row_fit(
         return accurate_noise(moments, stds, balance, kind=kind)
 
     def coupled(name: str) -> RowDifference:
-        if name != TRANSPORT:
+        if not name.startswith(TRANSPORT):
             return RowDifference.of(kinds, pairs, coupling=name)
         # Rows meet that are close in the metric of the noise, which follows from how they meet.
         difference = plain

@@ -25,10 +25,10 @@ from pufferslice._core.files import (
 from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice._core.text import listed, shown
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate import Certificate, verify
+from pufferslice.certificate import Certificate
 from pufferslice.certificate.composition import budget_of
 from pufferslice.certificate.files import DerivedPart, read_release
-from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.issue import scenario_problems
 from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.certificate.wording import (
     INSECURE,
@@ -419,9 +419,8 @@ def release(
     if out is not None:
         check_new(out)
     statement = certificate.released
-    book.intend(
-        scenario.key(), certificate.digest, statement.earlier_releases, budget_of(statement)
-    )
+    budget = None if statement.total is None else budget_of(statement)
+    book.intend(scenario.key(), certificate.digest, statement.earlier_releases, budget)
     released = _noisy(scenario, certificate, value, noise)
     if ends is not None:
         moved = np.clip(released.values, ends[:, 0], ends[:, 1])
@@ -525,12 +524,11 @@ def _check_certificate(
             "A seeded test generator must be named both when certifying and when releasing, and "
             "stamps both as insecure"
         )
-    required_evidence(certificate)
-    verification = verify(certificate, scenario=scenario, progress=progress)
-    if not verification.holds:
+    # Everything that is stated follows from the scenario, so that the evidence adds nothing.
+    for problem in scenario_problems(certificate, scenario, progress):
         raise ReleaseError(
-            f"the certificate does not hold for this scenario: {verification.problems[0]}. Certify "
-            "this scenario, or use the one that was certified"
+            f"the certificate does not hold for this scenario: {problem}. Certify this scenario, "
+            "or use the one that was certified"
         )
 
 

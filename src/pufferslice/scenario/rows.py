@@ -31,6 +31,8 @@ from pufferslice.scenario.distributions import Kind
 Design = Literal["stratified", "independent"]
 DESIGNS: Final = get_args(Design)
 
+ALL: Final = "*"
+"""Name of the labelling by everything that the query tells apart."""
 FEWEST_ROWS: Final = 2
 HIDDEN_ROWS: Final = 2**40
 """Most rows of a table whose number of rows is hidden: a constant, so that it tells nothing."""
@@ -85,17 +87,23 @@ class CellMoments(NamedTuple):
 
     cells: Integers
     """Labels that some row has, in order, shape (n_cells,)."""
-    shares: Floats
-    """Share of the rows in each cell, shape (n_cells,)."""
+    counts: Integers
+    """Number of rows in each cell, shape (n_cells,)."""
     means: Floats
     """Mean of what a row of each cell adds, shape (n_cells, dim)."""
 
+    @property
+    def shares(self) -> Floats:
+        """Share of the rows in each cell."""
+        return np.asarray(self.counts / max(1, self.counts.sum()))
+
     def among(self, cells: Integers) -> "CellMoments":
-        """Return the moments of these cells, all of them known; a cell without rows has share 0."""
+        """Return the moments of these cells, all of them known; a cell may have no rows."""
         places = np.searchsorted(cells, self.cells)
-        shares, means = np.zeros(len(cells)), np.zeros((len(cells), self.means.shape[1]))
-        shares[places], means[places] = self.shares, self.means
-        return CellMoments(cells, shares, means)
+        counts = np.zeros(len(cells), dtype=np.int64)
+        means = np.zeros((len(cells), self.means.shape[1]))
+        counts[places], means[places] = self.counts, self.means
+        return CellMoments(cells, counts, means)
 
 
 @final
@@ -403,7 +411,10 @@ class _Groups(NamedTuple):
         known, groups = np.unique(groups, return_inverse=True)
         member = np.zeros(len(known), dtype=np.int64)
         member[groups] = np.arange(n_rows)
-        return cls(groups, {name: codes[member] for name, codes in labels.items()})
+        cells = {name: codes[member] for name, codes in labels.items()}
+        if len(cells) > 1 and ALL not in cells:
+            cells[ALL] = np.arange(len(known))
+        return cls(groups, cells)
 
     def sums(self, rows: Floats, places: Integers) -> Floats:
         """Sum these rows of the table by group, shape (n_groups, dim)."""
@@ -419,12 +430,12 @@ class _Groups(NamedTuple):
         counts = np.bincount(self.groups[places], minlength=len(sums))
         found = {}
         for name, codes in self.cells.items():
-            sizes = np.bincount(codes, weights=counts)
+            sizes = np.bincount(codes, weights=counts).astype(np.int64)
             totals = np.zeros((len(sizes), sums.shape[1]))
             np.add.at(totals, codes, sums)
             cells = np.flatnonzero(sizes)
             means = totals[cells] / sizes[cells, None]
-            found[name] = CellMoments(cells, sizes[cells] / len(places), means)
+            found[name] = CellMoments(cells, sizes[cells], means)
         return found
 
 

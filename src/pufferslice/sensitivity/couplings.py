@@ -228,6 +228,19 @@ def coupled_ends(
     return in_threads(ends, _instances(distributions, pairs))
 
 
+def least_plan(first: FiniteDistribution, second: FiniteDistribution) -> Floats:
+    """Find the coupling of least mean squared distance: share of each two atoms.
+
+    Guarantee: the shares have exact marginals, up to the rounding of a division.
+    """
+    total = math.lcm(first.total, second.total)
+    masses = [each.counts * (total // each.total) for each in (first, second)]
+    flows, room = np.empty((2, second.n_samples, first.n_samples), dtype=np.int64)
+    squares = pair_squares(np.array(first.outputs), np.array(second.outputs))
+    transport(squares, masses[0], masses[1], flows, room)
+    return np.asarray(flows.T / total)
+
+
 class Pieces(NamedTuple):
     """A coupling: `masses[i]` of the mass of atom `first[i]` goes to atom `second[i]`."""
 

@@ -30,6 +30,8 @@ class Difference(Protocol):
     """Kinds of priors that the kind of difference belongs to."""
     is_on_grid: ClassVar[bool]
     """Whether the bounds are about values on the grid of the release."""
+    is_by_mean_square: ClassVar[bool]
+    """Whether bounds on total variation follow from mean squared distances alone."""
 
     @property
     def n_instances(self) -> int:
@@ -105,6 +107,8 @@ class Difference(Protocol):
 
 class NotOfRows:
     """A difference that does not say what one row adds."""
+
+    is_by_mean_square: ClassVar[bool] = False
 
     def least_share(self, noise: Covariance) -> None:
         """Return None: no rows are coupled."""

@@ -16,9 +16,9 @@ from typing import Final, Self, final
 
 import attrs
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
+from pufferslice.sensitivity.whitening import triangle_inverse
 
 SEED: Final = 1
 """Seed of the start of the power steps, which find no more than a better bound."""
@@ -52,13 +52,14 @@ class Precision:
         dim = len(covariance)
         try:
             root = np.linalg.cholesky(covariance)
-            factor = solve_triangular(root, np.eye(dim), lower=True, check_finite=False)
+            factor = triangle_inverse(np.asarray(root, dtype=np.float64))
         except np.linalg.LinAlgError:
             return cls(factor=np.eye(dim), excess=math.inf)
         size = np.abs(factor)
         product = factor @ covariance @ factor.T
-        largest = size @ np.abs(covariance) @ size.T
-        rounding = 4 * (dim + 4) * UNIT_ROUNDOFF * float(np.linalg.norm(largest))
+        # The norm of a symmetric matrix is at most its largest sum of a row.
+        largest = size @ (np.abs(covariance) @ size.sum(axis=0))
+        rounding = 4 * (dim + 4) * UNIT_ROUNDOFF * float(largest.max())
         error = (float(np.linalg.norm(product - np.eye(dim))) + rounding) * _UP_NORM
         return cls(factor=factor, excess=_UP / (1 - error) if error < 1 else math.inf)
 

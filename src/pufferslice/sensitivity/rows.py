@@ -19,17 +19,21 @@ $\Phi(\sqrt{\rho} / 2)$ with $\rho = E\, Z^\top \Sigma^{-1} Z = \mathrm{tr}(\Sig
 Jensen's inequality, because $q \mapsto \Phi(\sqrt q / 2)$ is concave.
 
 C depends on how the two rows of a change are coupled; m does not. Drawn independently,
-$C = S_0 + S_1$. Coupled by *cells*, a public label of rows, the labels of both rows are equal as
-often as they can be, and the rows are independent given their labels: with the shares $p_{ic}$ of
-the cells and $o_c = \min(p_{0c}, p_{1c})$, rows of cell c meet with probability $o_c$, and the rest
-is drawn independently from what each kind has left. Given the labels, the covariance of both rows
-is 0, so that theirs is that of the conditional means: $C = S_0 + S_1 - X - X^\top$ with
+$C = S_0 + S_1$. By *transport*, rows meet that are close. Coupled by *cells*, a public label of
+rows, the labels of both rows are drawn together, and the rows are independent given their labels.
+Their covariance is then that of the means of their cells: $C = S_0 + S_1 - X - X^\top$ with
+
+$$X = \sum_{cc'} \pi_{cc'}\, u_{0c} u_{1c'}^\top,$$
+
+$\pi_{cc'}$ the probability of two labels and $u_{ic}$ the mean of the rows of a cell less that of
+their kind. The labels are equal as often as they can be, $\pi_{cc} = o_c = \min(p_{0c}, p_{1c})$
+with the shares $p_{ic}$ of the cells, and otherwise independent,
 
 $$X = \sum_c o_c\, u_{0c} u_{1c}^\top + \frac{\big(\sum_c (p_{0c} - o_c) u_{0c}\big)
-    \big(\sum_c (p_{1c} - o_c) u_{1c}\big)^\top}{1 - \sum_c o_c}$$
+    \big(\sum_c (p_{1c} - o_c) u_{1c}\big)^\top}{1 - \sum_c o_c},$$
 
-and $u_{ic}$ the mean of the rows of a cell less that of their kind. Shares and means of the cells
-are enough. By *transport*, rows meet that are close.
+or $\pi$ is the transport of the cells whose means are close. Shares and means of the cells, and
+$\pi$, are enough.
 """
 
 import math
@@ -48,7 +52,7 @@ from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.occupancy import stated_changes
 from pufferslice.scenario.rows import CellMoments, RowDistribution, stated_differing
-from pufferslice.sensitivity.couplings import Recipe, coupled_ends
+from pufferslice.sensitivity.couplings import Recipe, coupled_ends, least_plan
 from pufferslice.sensitivity.difference import NotOnSpheres
 from pufferslice.sensitivity.person import row_distance
 from pufferslice.sensitivity.tables import DistributionPair
@@ -57,7 +61,12 @@ from pufferslice.sensitivity.whitening import Covariance, Shape
 INDEPENDENT: Final = "independent"
 TRANSPORT: Final = "transport"
 CELLS: Final = "cells:"
-"""Beginning of the name of a coupling by cells; the name of the labelling follows."""
+"""Beginning of the name of a coupling by equal cells; the name of the labelling follows."""
+NEAR_CELLS: Final = "transport:"
+"""Beginning of the name of a coupling by near cells; the name of the labelling follows."""
+
+_MOST_PLANNED: Final = 2**14
+"""Most pairs of cells of a transport that is tried without being asked for."""
 
 _MOMENT_ERROR: Final = 1e-9
 """Bound on errors of stored moments, as shares of what one row could do: far above rounding."""
@@ -80,6 +89,7 @@ class RowDifference(NotOnSpheres):
     name: ClassVar[str] = "rows"
     prior_kinds: ClassVar[tuple[str, ...]] = ("rows",)
     is_on_grid: ClassVar[bool] = True
+    is_by_mean_square: ClassVar[bool] = True
     is_point: ClassVar[bool] = False
     is_single: ClassVar[bool] = False
 
@@ -104,6 +114,9 @@ class RowDifference(NotOnSpheres):
     another way."""
     cell_means: Floats = attrs.field(converter=locked, eq=same)
     """Mean of what a row of each cell adds, shape (n_kinds, n_cells, n_features)."""
+    plans: Floats = attrs.field(converter=locked, eq=same)
+    """Probability of each two cells, shape (n_instances, n_cells, n_cells); of no instances where
+    labels are equal as often as they can be."""
     coupled: Floats = attrs.field(converter=locked, eq=same)
     """Second moment of the change by transport, shape (n_instances, n_features, n_features); of
     no instances where rows are coupled in another way."""
@@ -128,10 +141,12 @@ class RowDifference(NotOnSpheres):
             distributions[a].differing.between(*place, len(kinds))
             for (a, _), place in zip(pairs, places, strict=True)
         ]
-        dim = len(kinds[0].row_mean)
-        coupled = np.zeros((0, dim, dim))
+        dim, n_cells = len(kinds[0].row_mean), len(cells[0].cells)
+        coupled, plans = np.zeros((0, dim, dim)), np.zeros((0, n_cells, n_cells))
         if coupling == TRANSPORT:
             coupled = _transported(kinds, places, shape)
+        if coupling.startswith(NEAR_CELLS):
+            plans = _planned(cells, places, shape)
         return cls(
             means=[kind.row_mean for kind in kinds],
             covs=[_symmetric(kind.row_cov) for kind in kinds],
@@ -142,6 +157,7 @@ class RowDifference(NotOnSpheres):
             high=kinds[0].boxes.high,
             shares=[part.shares for part in cells],
             cell_means=[part.means for part in cells],
+            plans=plans,
             coupled=coupled,
         )
 
@@ -186,14 +202,16 @@ class RowDifference(NotOnSpheres):
             return Change(mean, self.coupled[instance] - np.outer(mean, mean))
         cov = self.covs[first] + self.covs[second]
         if self.shares.shape[1]:
-            shared = self._shared(first, second)
+            shared = self._shared(instance, first, second)
             cov = cov - (shared + shared.T)
         return Change(mean, cov)
 
-    def _shared(self, first: int, second: int) -> Floats:
+    def _shared(self, instance: int, first: int, second: int) -> Floats:
         """Covariance of the two rows of a change that meet by cells."""
         shares = self.shares[[first, second]]
         apart = self.cell_means[[first, second]] - self.means[[first, second], None]
+        if len(self.plans):
+            return np.asarray(apart[0].T @ self.plans[instance] @ apart[1])
         common = shares.min(axis=0)
         met = (apart[0].T * common) @ apart[1]
         left = np.einsum("kc,kcf->kf", shares - common, apart)
@@ -358,7 +376,7 @@ class RowDifference(NotOnSpheres):
         del found
         how = "coupled independently"
         if self.shares.shape[1]:
-            how = "coupled by cells"
+            how = "coupled by near cells" if len(self.plans) else "coupled by cells"
         elif len(self.coupled):
             how = "coupled by transport"
         return f"second moments of the rows that make the difference, {how}"
@@ -399,6 +417,7 @@ class RowDifference(NotOnSpheres):
             "high": (len(self.low), dim),
             "shares": (kinds, cells),
             "cell_means": (kinds, cells, dim),
+            "plans": (len(self.plans) and n, cells, cells),
             "coupled": (len(self.coupled) and n, dim, dim),
         }
         arrays = self.arrays()
@@ -424,11 +443,13 @@ class RowDifference(NotOnSpheres):
     def _is_covariance(self, cov: Floats) -> bool:
         """Whether a matrix is symmetric and, up to rounding, positive semi-definite."""
         units = np.where(self.spans > 0, self.spans, 1.0)
-        values = np.linalg.eigvalsh(cov / np.outer(units, units))
-        return bool(
-            np.allclose(cov, cov.T, rtol=1e-9, atol=0.0)
-            and values[0] >= -_MOMENT_ERROR * self.n_features
-        )
+        raised = cov / np.outer(units, units)
+        raised[np.diag_indices(self.n_features)] += _MOMENT_ERROR * self.n_features
+        try:
+            np.linalg.cholesky(raised)
+        except np.linalg.LinAlgError:
+            return False
+        return np.array_equal(cov, cov.T)
 
     def _has_fitting_cells(self) -> bool:
         """Whether cells have the shares and means of their kinds, and vary no more than these."""
@@ -441,8 +462,14 @@ class RowDifference(NotOnSpheres):
             (self.shares >= 0).all()
             and np.abs(self.shares.sum(axis=1) - 1).max() <= _MOMENT_ERROR
             and (np.abs(means - self.means) <= _MOMENT_ERROR * self.spans).all()
+            and all(self._is_plan(*each) for each in zip(self.plans, self.pairs, strict=False))
             and all(self._is_covariance(within) for within in _symmetric(self.covs - between))
         )
+
+    def _is_plan(self, plan: Floats, pair: Integers) -> bool:
+        """Whether probabilities of each two cells have the shares of both kinds."""
+        sums = np.stack([plan.sum(axis=1), plan.sum(axis=0)])
+        return bool((plan >= 0).all() and np.abs(sums - self.shares[pair]).max() <= _MOMENT_ERROR)
 
     def __repr__(self) -> str:
         return f"RowDifference(dim={self.dim}, n_instances={self.n_instances})"
@@ -467,14 +494,17 @@ def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]
     return [by_place[place] for place in sorted(by_place)]
 
 
-def labellings(distributions: Sequence[RowDistribution]) -> list[str]:
-    """Couplings by cells that rows of these kinds can have."""
+def couplings_by_cells(distributions: Sequence[RowDistribution]) -> list[str]:
+    """Couplings by cells that are tried for rows of these kinds.
+
+    Equal cells of every labelling, and near cells of the finest one that has few of them.
+    """
     kinds = _kinds_of(distributions)
-    return [
-        f"{CELLS}{name}"
-        for name in kinds[-1].cells
-        if all(name in kind.cells for kind in kinds) and len(_union(kinds, name)) > 1
-    ]
+    names = [name for name in kinds[-1].cells if all(name in kind.cells for kind in kinds)]
+    sizes = {name: len(_union(kinds, name)) for name in names}
+    found = [f"{CELLS}{name}" for name, size in sizes.items() if size > 1]
+    few = {name: size for name, size in sizes.items() if 1 < size <= math.isqrt(_MOST_PLANNED)}
+    return found + ([f"{NEAR_CELLS}{max(few, key=few.__getitem__)}"] if few else [])
 
 
 def _union(kinds: Sequence[RowDistribution], name: str) -> Integers:
@@ -486,12 +516,27 @@ def _cells_of(kinds: Sequence[RowDistribution], coupling: str) -> list[CellMomen
     """Moments of the cells that a coupling is by; none if it is by no cells."""
     none = np.zeros(0, dtype=np.int64)
     if coupling in {INDEPENDENT, TRANSPORT}:
-        return [CellMoments(none, np.zeros(0), np.zeros((0, len(kinds[0].row_mean))))] * len(kinds)
-    name = coupling.removeprefix(CELLS)
-    if not coupling.startswith(CELLS) or any(name not in kind.cells for kind in kinds):
-        known = [INDEPENDENT, *labellings(kinds), TRANSPORT]
+        return [CellMoments(none, none, np.zeros((0, len(kinds[0].row_mean))))] * len(kinds)
+    how, _, name = coupling.partition(":")
+    if f"{how}:" not in {CELLS, NEAR_CELLS} or any(name not in kind.cells for kind in kinds):
+        known = [INDEPENDENT, *couplings_by_cells(kinds), TRANSPORT]
         raise ArgumentError(f"coupling must be one of {listed(known)}, got {coupling!r}")
     return [kind.cells[name].among(_union(kinds, name)) for kind in kinds]
+
+
+def _planned(
+    cells: Sequence[CellMoments], pairs: Sequence[tuple[int, int]], shape: Shape | None
+) -> Floats:
+    """Probabilities of each two cells where cells meet that are close, in whitened coordinates."""
+    found = [part.counts > 0 for part in cells]
+    atoms = [
+        FiniteDistribution(outputs=_whitened(part.means[some], shape), counts=part.counts[some])
+        for part, some in zip(cells, found, strict=True)
+    ]
+    plans = np.zeros((len(pairs), len(found[0]), len(found[0])))
+    for plan, (a, b) in zip(plans, pairs, strict=True):
+        plan[np.ix_(found[a], found[b])] = least_plan(atoms[a], atoms[b])
+    return plans
 
 
 def _transported(

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, final
 
 import attrs
@@ -21,12 +22,16 @@ MOST_STRETCH: Final = 2.0**40
 
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _UP: Final = 1 + 2.0**-40
+_MANTISSA: Final = 53
+"""Bits of the integer in a float."""
+_SMALL: Final = 64
+"""Largest dimension in which a triangle is inverted entry by entry."""
 _MOST_CORNERS: Final = 14
 """Largest dimension in which boxes are measured corner by corner."""
 
 
 @final
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, slots=False)
 class Shape:
     r"""The shape of noise $\sigma A^{-1} \xi$ with $\xi \sim N(0, I)$, by its whitening matrix A.
 
@@ -51,8 +56,11 @@ class Shape:
                 "the whitening matrix of a shape must be lower triangular with a positive "
                 "diagonal; use Shape.of_covariance(...)"
             )
-        stretch = np.linalg.norm(matrix, 2) * np.linalg.norm(self.coloring, 2)
-        if not stretch <= MOST_STRETCH:
+        # Frobenius norms are no smaller than those that count, and mostly small enough.
+        rough = np.linalg.norm(matrix) * np.linalg.norm(self.coloring)
+        if not rough <= MOST_STRETCH and not (
+            np.linalg.norm(matrix, 2) * np.linalg.norm(self.coloring, 2) <= MOST_STRETCH
+        ):
             raise ArgumentError(
                 "the shape is nearly singular: the noise of one direction would be more than "
                 f"{MOST_STRETCH:.1e} times that of another. Use a larger guard, or other scales"
@@ -72,25 +80,24 @@ class Shape:
             raise ArgumentError(
                 "a covariance of noise must be positive definite: noise hides every direction"
             ) from None
-        return cls(whitening=_inverse(np.asarray(factor, dtype=np.float64)))
+        return cls(whitening=triangle_inverse(np.asarray(factor, dtype=np.float64)))
 
     @property
     def dim(self) -> int:
         """Number of coordinates."""
         return len(self.whitening)
 
-    @property
+    @cached_property
     def coloring(self) -> Floats:
         """Inverse of the whitening matrix, rounded: it maps noise back."""
-        return _inverse(self.whitening)
+        return locked(triangle_inverse(self.whitening))
 
-    @property
+    @cached_property
     def covariance(self) -> Floats:
         """Covariance of the noise for a standard deviation of 1."""
-        coloring = self.coloring
-        return np.asarray(coloring @ coloring.T)
+        return locked(self.coloring @ self.coloring.T)
 
-    @property
+    @cached_property
     def stretch(self) -> float:
         """Largest factor by which whitening lengthens a difference, rounded up."""
         return float(np.linalg.norm(self.whitening, 2)) * _UP
@@ -184,10 +191,31 @@ def _check_square(**named: Floats) -> None:
 
 
 def _product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:
+    """Multiply exactly, as integers over common denominators."""
+    below = math.lcm(*(value.denominator for value in values))
+    numbers = [value.numerator * (below // value.denominator) for value in values]
+    fractions, powers = np.frexp(matrix)
+    least = int(powers[matrix != 0].min(initial=0)) - _MANTISSA
+    digits = (fractions * 2.0**_MANTISSA).astype(np.int64).tolist()
+    shifts = np.where(matrix != 0, powers - _MANTISSA - least, 0).tolist()
+    unit = Fraction(2) ** least / below
     return [
-        sum((Fraction(a) * x for a, x in zip(row, values, strict=True) if a), Fraction(0))
-        for row in matrix.tolist()
+        unit * sum((a * x) << shift for a, x, shift in zip(row, numbers, by, strict=True) if a)
+        for row, by in zip(digits, shifts, strict=True)
     ]
+
+
+def triangle_inverse(matrix: Floats) -> Floats:
+    """Invert a lower triangular matrix, large ones by halves."""
+    dim, half = len(matrix), len(matrix) // 2
+    if dim <= _SMALL:
+        return _inverse(matrix)
+    inverse = np.zeros((dim, dim))
+    inverse[:half, :half] = triangle_inverse(matrix[:half, :half].copy())
+    inverse[half:, half:] = triangle_inverse(matrix[half:, half:].copy())
+    mixed = matrix[half:, :half] @ inverse[:half, :half]
+    inverse[half:, :half] = -inverse[half:, half:] @ mixed
+    return inverse
 
 
 @kernel

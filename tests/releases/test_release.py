@@ -410,7 +410,7 @@ def test_how_many_rows_are_complete_does_not_decide_whether_a_table_fits():
     for values in ([1.0] * 5 + [None] * 4, [1.0] * 9):
         assert fitting_value(scenario, pa.table({"x": values})).shape == (1,)
     for values in ([1.0] * 8 + [None] * 4, [1.0] * 12, [1.0] * 6):
-        with pytest.raises(ReleaseError, match="tables of other sizes"):
+        with pytest.raises(ReleaseError, match="another number of rows"):
             fitting_value(scenario, pa.table({"x": values}))
 
 

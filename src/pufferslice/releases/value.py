@@ -115,8 +115,9 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
     if not sizes or _has_size(scenario, n_given, sizes):
         return
     raise ReleaseError(
-        "the worlds have tables of other sizes than the rows that were given; release a table "
-        "with as many rows as one of them has: for a Markov chain one row for each time"
+        "the table has another number of rows than a release of this scenario, which is public: "
+        "that of the table, or n_rows, of the scenario, and for counts of states one row for each "
+        "time"
     )
 
 

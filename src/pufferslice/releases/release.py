@@ -17,6 +17,7 @@ from pufferslice._core.display import Shown, rounded
 from pufferslice._core.files import (
     canonical_json,
     check_new,
+    digest,
     parsed_json,
     pretty_json,
     read_bytes,
@@ -42,6 +43,7 @@ from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.derived import Derived
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.queries.statistics import Quantiles
+from pufferslice.releases.commands import finished, publishing_again, releasing
 from pufferslice.releases.derived import (
     DerivedStatistics,
     Pairs,
@@ -50,6 +52,7 @@ from pufferslice.releases.derived import (
     requested,
 )
 from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.states import Entry, Grant, Intent, Shared
 from pufferslice.releases.value import check_atom, fitting_value
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.whitening import Shape
@@ -418,19 +421,43 @@ def release(
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    statement = certificate.released
-    book.intend(
-        scenario.key(), certificate.digest, statement.earlier_releases, budget_of(statement)
-    )
-    released = _noisy(scenario, certificate, value, noise)
-    if ends is not None:
+
+    def drawn(_: Entry) -> Release:
+        released = _noisy(scenario, certificate, value, noise)
+        if ends is None:
+            return released
         moved = np.clip(released.values, ends[:, 0], ends[:, 1])
-        released = attrs.evolve(released, values=moved, moved_into=ends)
-    book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
-    if out is not None:
-        _write(out, released, book)
-    book.record_published(certificate.digest)
-    return released
+        return attrs.evolve(released, values=moved, moved_into=ends)
+
+    def handed_out(released: Release) -> None:
+        if out is not None:
+            _write(out, released, book)
+
+    return finished(
+        releasing(
+            book,
+            grant_of(scenario, certificate),
+            Intent(certificate=certificate.digest),
+            draw=drawn,
+            text=lambda released: canonical_json(released.to_json()).decode(),
+            hand_out=handed_out,
+        )
+    )
+
+
+def grant_of(scenario: Scenario, certificate: Certificate) -> Grant:
+    """Return what a certificate of one release allows."""
+    statement = certificate.released
+    budget = budget_of(statement)
+    return Grant(
+        certificate=certificate.digest,
+        keys=scenario.ledger_keys(),
+        shared=None if budget is None else Shared(name=budget[0], cost=budget[1], total=budget[2]),
+        earlier=tuple(statement.earlier_releases),
+        claim=str(certificate.guarantee),
+        statistics=scenario.query.names,
+        n_rows=(scenario.secret or {}).get("n_rows"),
+    )
 
 
 def release_again(
@@ -448,6 +475,11 @@ def release_again(
             f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
         )
+    if digest(entry.release.encode()) != entry.content:
+        raise LedgerError(
+            f"ledger {book.name!r} is damaged: the release that it keeps is not the one that was "
+            "recorded; restore a copy"
+        )
     try:
         released = Release.from_json(parsed_json(entry.release))
     except (ReleaseError, ValueError) as error:
@@ -460,10 +492,7 @@ def release_again(
             f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
             f"under {certificate.digest[:12]}; restore a copy"
         )
-    _write(out, released, book)
-    entry = book.entry(certificate.digest)
-    if entry is None or entry.state != "published":
-        book.record_published(certificate.digest)
+    finished(publishing_again(book, certificate.digest, lambda: _write(out, released, book)))
     return released
 
 

@@ -117,7 +117,8 @@ def test_a_release_and_its_ledger(certificate, ledger, tmp_path):
     assert entry.state == "published"
     assert Release.from_json(json.loads(entry.release)) == released
     assert Release.load(tmp_path / "release.json") == released
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["census.ledger", "release.json"]
+    names = ["census.ledger", "census.spent", "release.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert released.certificate == certificate.digest
     assert released.names == ("mean(x)", "mean(y)")
     assert released.secure
@@ -303,7 +304,9 @@ def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
     for k in (0, 2):
         out, book = tmp_path / f"{k}.json", tmp_path / f"{k}.ledger"
         release(scenario, table.slice(k, 1), certificate, ledger=book, out=out)
-        texts.add(out.read_text())
+        document = json.loads(out.read_text())
+        del document["ledger"]
+        texts.add(json.dumps(document))
     assert certificate.noise_std > 0 or len(texts) == 1
 
 

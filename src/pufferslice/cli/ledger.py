@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice ledger`: what was released, and where that is kept."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="ledger",
-    help="Show, check, copy and migrate ledgers; make one that a team shares.",
+    help="Show, check, copy, restore and migrate ledgers; make one that a team shares.",
     no_args_is_help=True,
 )
 
@@ -109,6 +110,36 @@ def void(location: Location, certificate: Digest, json: Json = False) -> None:
     answer(
         {"ledger": book.name, "certificate": entry.certificate, "state": "void"},
         f"Given up: {entry.certificate[:12]}. The certificate can be released.",
+        json=json,
+    )
+
+
+@app.command()
+def reconcile(
+    location: Location,
+    places: Annotated[
+        list[Path],
+        typer.Argument(help="Folders with spent marks and release files, or such files."),
+    ],
+    json: Json = False,
+) -> None:
+    """Take in the releases that a ledger forgot, as one that was restored from a backup does.
+
+    They are known from their spent marks and release files. Certificates beside release files say
+    of which secret they are; without one a release counts for every secret.
+    """
+    from pufferslice.releases import Ledger
+    from pufferslice.releases.commands import finished, reconciling
+    from pufferslice.releases.marks import found_in
+
+    for place in places:
+        if not place.exists():
+            raise ArgumentError(f"there is no file or folder {str(place)!r}; check the name")
+    book = Ledger(location)
+    n_found = finished(reconciling(book, found_in(places)))
+    answer(
+        {"ledger": book.name, "found": n_found},
+        f"{book.name}: releases that were missing and are taken in: {n_found}.",
         json=json,
     )
 

@@ -5,14 +5,21 @@ A command may be killed between any two steps, and others may run there. Tests r
 in all orders; nothing else in the library advances a ledger.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from pufferslice.errors import LedgerError
+import attrs
+
+from pufferslice.errors import LedgerError, StorageError
 from pufferslice.releases.chain import Event, is_whole
 from pufferslice.releases.ledger import Ledger, Transaction
+from pufferslice.releases.marks import Outside, SpentMark
 from pufferslice.releases.states import Entry, Grant, Intent
 from pufferslice.releases.storage import SELECT_EVENTS
+
+AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
+"""Advice on how to get a release that is recorded and could not be handed out."""
 
 _Result = TypeVar("_Result")
 
@@ -42,19 +49,31 @@ def releasing(
     ledger: Ledger,
     grant: Grant,
     intent: Intent,
+    outside: Outside,
     *,
     draw: Callable[[Entry], _Result],
     text: Callable[[_Result], str],
     hand_out: Callable[[_Result], object],
 ) -> Steps[_Result]:
-    """Release once: record the intent, draw, record the result, hand it out, record that."""
-    entry = ledger.intend(grant, intent)
+    """Release once: intent, noise, result, spent mark, handed out, each recorded before the next.
+
+    Marks are read before the intent, so that every mark of this ledger is of an earlier event.
+    """
+    seen = outside.seen(ledger.book())
+    yield Step("looked")
+    folder = None if outside.folder is None else str(outside.folder)
+    entry = ledger.intend(grant, attrs.evolve(intent, marks=folder), seen)
     yield Step("intended")
     result = draw(entry)
     yield Step("noise")
-    ledger.record_drawn(entry.number, text(result))
+    release = text(result)
+    ledger.record_drawn(entry.number, release)
     yield Step("drawn")
-    hand_out(result)
+    with _recorded_in(ledger):
+        outside.leave(ledger.storage.label, ledger.lineage, grant, entry, release)
+    yield Step("marked")
+    with _recorded_in(ledger):
+        hand_out(result)
     yield Step("handed out")
     ledger.record_published(entry.number)
     yield Step("published")
@@ -62,15 +81,57 @@ def releasing(
 
 
 def publishing_again(
-    ledger: Ledger, certificate: str, hand_out: Callable[[], object]
+    ledger: Ledger, entry: Entry, outside: Outside, hand_out: Callable[[], object]
 ) -> Steps[None]:
     """Hand out a recorded release once more, and record that."""
-    hand_out()
+    grant = ledger.book().grants[entry.certificate]
+    with _recorded_in(ledger):
+        outside.leave(ledger.storage.label, ledger.lineage, grant, entry, entry.release or "")
+    yield Step("marked")
+    with _recorded_in(ledger):
+        hand_out()
     yield Step("handed out")
-    entry = ledger.entry(certificate)
-    if entry is not None and entry.state == "drawn":
+    if ledger.book().entries[entry.number].state == "drawn":
         ledger.record_published(entry.number)
     yield Step("published")
+
+
+@contextlib.contextmanager
+def _recorded_in(ledger: Ledger) -> Iterator[None]:
+    """Say of a file that could not be written that the release is recorded."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(
+            f"{error.strerror or error}. The release is recorded in the ledger {ledger.name!r}; "
+            f"{AGAIN}"
+        ) from error
+
+
+def reconciling(ledger: Ledger, marks: Sequence[SpentMark]) -> Steps[int]:
+    """Take in the releases that marks know of and the ledger does not; return how many."""
+    ledger.check_there()
+
+    def work(transaction: Transaction) -> int:
+        book = transaction.book
+        missing = [mark for mark in marks if book.forgets(mark, ledger.place)]
+        for mark in missing:
+            if mark.text is not None:
+                transaction.keep(mark.text)
+            transaction.append(
+                "found",
+                grant=mark.grant.to_fields(),
+                part=mark.part,
+                period=mark.period,
+                charge=str(mark.charge),
+                intent=mark.intent,
+                content=mark.content,
+            )
+        return len(missing)
+
+    n_found = ledger.change(work)
+    yield Step("reconciled")
+    return n_found
 
 
 def copying(source: Ledger, target: Ledger) -> Steps[int]:

@@ -21,6 +21,7 @@ from pufferslice._core.files import check_local, digest, parsed_json
 from pufferslice._core.text import shown
 from pufferslice.errors import ArgumentError, LedgerError
 from pufferslice.releases.chain import Event, body_of, is_whole
+from pufferslice.releases.marks import SpentMark
 from pufferslice.releases.states import VERSION, Book, Entry, Grant, Intent, Part
 from pufferslice.releases.storage import (
     NOT_YET,
@@ -135,6 +136,11 @@ class Ledger(Shown):
         """File of the ledger; None for a database."""
         return self.storage.path if isinstance(self.storage, SqliteFile) else None
 
+    @property
+    def place(self) -> str | None:
+        """Absolute path of the ledger, if it is a file."""
+        return None if self.path is None else os.path.realpath(self.path)
+
     def __repr__(self) -> str:
         return f"Ledger({self.name!r})"
 
@@ -149,6 +155,11 @@ class Ledger(Shown):
     def id(self) -> str | None:
         """Identifier that no other ledger has, wherever it is; None if there is no ledger yet."""
         return None if not self.storage.is_there() else self.identity().id
+
+    @property
+    def lineage(self) -> str:
+        """Hash of the first event, which a ledger shares with its copies; empty without events."""
+        return self.book().lineage or ""
 
     @property
     def is_incoming(self) -> bool:
@@ -274,17 +285,21 @@ class Ledger(Shown):
         book.check_open()
         book.check_free(grant)
 
-    def intend(self, grant: Grant, intent: Intent | None = None) -> Entry:
+    def intend(
+        self, grant: Grant, intent: Intent | None = None, marks: Sequence[SpentMark] = ()
+    ) -> Entry:
         """Record, before any noise is drawn, that a release is about to be made.
 
         Without an `intent`, the whole of a certificate of one release. Refuses more than was
-        granted, and another grant of a secret that the ledger has a release of.
+        granted, another grant of a secret that the ledger has a release of, and everything if the
+        ledger does not know one of the `marks`, which were read before.
         """
         wanted = Intent(certificate=grant.certificate) if intent is None else intent
 
         def work(transaction: Transaction) -> Entry:
             book = transaction.book
             book.check_open()
+            book.check_marks(marks, self.place)
             if grant.certificate not in book.grants:
                 transaction.append("granted", **grant.to_fields())
             fields = attrs.asdict(wanted) | {"charge": str(wanted.charge)}
@@ -292,6 +307,7 @@ class Ledger(Shown):
             return book.entries[event.number]
 
         self.make()
+        self.storage.check_locks()
         return self.change(work)
 
     def record_drawn(self, number: int, release: str) -> None:

@@ -193,6 +193,8 @@ class Database:
                 "and _, at most 40, beginning with a letter"
             )
         self._address = urlunsplit(parts._replace(fragment=""))
+        self.label: Final = chosen
+        """Short name of the ledger, after the # of its address."""
         self._name = _PREFIX + chosen
         self._schema = sql.Identifier(self._name)
         host = parts.netloc.rpartition("@")[2]
@@ -320,6 +322,9 @@ class Database:
         if self.rows(query, (_GUARD_BODY,)) != [(4,)]:
             return ["the triggers that guard the ledger are off, or were removed or replaced"]
         return []
+
+    def check_locks(self) -> None:
+        """Do nothing: a server has locks of its own."""
 
     def keep(self) -> None:
         """Do nothing: a connection to a server is not kept."""

@@ -9,7 +9,7 @@ docs/decisions/15-one-ledger.md has the states on one page.
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, Literal, NamedTuple, Self, final
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
 
 import attrs
 
@@ -122,6 +122,8 @@ class Intent:
     """Covariance of the noise; None: that of the certificate."""
     table: Mapping[str, Any] | None = None
     """Mark of the released table; confidential."""
+    marks: str | None = None
+    """Folder that gets the spent mark; None for a database."""
 
 
 @final
@@ -143,6 +145,8 @@ class Entry:
     state: ReleaseState
     at: str
     """Time in UTC at which it was intended."""
+    marks: str | None = None
+    """Folder of its spent mark."""
     content: str | None = None
     """Digest of the release as canonical JSON, from the state `drawn` on."""
     release: str | None = None
@@ -166,6 +170,30 @@ class Checkpointed(NamedTuple):
     step: int
     """Number of steps taken before it, which is the next step to take."""
     digest: str
+
+
+class Mark(Protocol):
+    """What a file outside of the ledger says about a release."""
+
+    @property
+    def ledger(self) -> str:
+        """Lineage of the ledger."""
+
+    @property
+    def place(self) -> str | None:
+        """Path of the ledger, if it is a file."""
+
+    @property
+    def intent(self) -> str:
+        """Hash of the event that intended the release."""
+
+    @property
+    def content(self) -> str:
+        """Digest of the release."""
+
+    @property
+    def grant(self) -> Grant:
+        """What the release was of."""
 
 
 @final
@@ -240,6 +268,24 @@ class Book:
         spent = {e.certificate for e in self.entries.values() if e.state != "void"}
         others = (other for name, other in self.grants.items() if name != grant.certificate)
         return [other for other in others if other.certificate in spent and other.meets(grant)]
+
+    def forgets(self, mark: "Mark", place: str | None) -> bool:
+        """Return whether a mark is of this ledger, or of one in its place, and is unknown here."""
+        is_own = mark.ledger == self.lineage or (place is not None and mark.place == place)
+        contents = {entry.content for entry in self.entries.values()}
+        return is_own and not (mark.intent in self.hashes and mark.content in contents)
+
+    def check_marks(self, marks: Sequence["Mark"], place: str | None) -> None:
+        """Raise if the ledger is older than its marks, so that it forgot a release."""
+        forgotten = [mark for mark in marks if self.forgets(mark, place)]
+        if forgotten:
+            names = ", ".join(sorted({mark.grant.certificate[:12] for mark in forgotten}))
+            raise LedgerError(
+                f"ledger {self.name!r} is older than the spent marks of its releases: it does not "
+                f"know what was published under {names}. It was restored from a backup, or made "
+                "anew. `pufferslice ledger reconcile LEDGER FOLDER`, with the folder of the marks, "
+                "takes in what is missing"
+            )
 
     def check_open(self) -> None:
         """Raise if the ledger moved to another one."""
@@ -341,14 +387,14 @@ def _intended(book: Book, event: Event, fields: Mapping[str, Any]) -> None:
     _enter(book, event, intent, "intended")
 
 
-def _enter(book: Book, event: Event, intent: Intent, state: ReleaseState) -> None:
+def _enter(book: Book, event: Event, intent: Intent, state: ReleaseState) -> Entry:
     alike = [
         entry
         for entry in book.entries.values()
         if (entry.certificate, entry.part, entry.period)
         == (intent.certificate, intent.part, intent.period)
     ]
-    book.entries[event.number] = Entry(
+    entry = Entry(
         number=event.number,
         hash=event.hash,
         certificate=intent.certificate,
@@ -359,7 +405,10 @@ def _enter(book: Book, event: Event, intent: Intent, state: ReleaseState) -> Non
         table=intent.table,
         state=state,
         at=event.at,
+        marks=intent.marks,
     )
+    book.entries[entry.number] = entry
+    return entry
 
 
 def _advanced(old: ReleaseState, new: ReleaseState) -> "Transition":
@@ -385,19 +434,21 @@ def _advanced(old: ReleaseState, new: ReleaseState) -> "Transition":
 def _found(book: Book, event: Event, fields: Mapping[str, Any]) -> None:
     """Take in a release that this ledger forgot, whatever the rules would have said."""
     book.check_open()
-    grant = Grant.of_fields(fields["grant"])
+    grant, content, intent = Grant.of_fields(fields["grant"]), fields["content"], fields["intent"]
     book.grants.setdefault(grant.certificate, grant)
-    intent = Intent(
-        certificate=grant.certificate,
-        part=fields["part"],
-        period=fields["period"],
-        charge=Fraction(fields["charge"]),
+    known = next((e for e in book.entries.values() if e.hash == intent), None)
+    if known is None or known.content is not None:
+        wanted = Intent(
+            certificate=grant.certificate,
+            part=fields["part"],
+            period=fields["period"],
+            charge=Fraction(fields["charge"]),
+        )
+        known = _enter(book, event, wanted, "published")
+    book.entries[known.number] = attrs.evolve(
+        known, state="published", content=content, hash=intent
     )
-    _enter(book, event, intent, "published")
-    book.entries[event.number] = attrs.evolve(
-        book.entries[event.number], content=fields["content"], hash=fields["hash"]
-    )
-    book.hashes.add(fields["hash"])
+    book.hashes.add(intent)
 
 
 def _moved(book: Book, _: Event, fields: Mapping[str, Any]) -> None:

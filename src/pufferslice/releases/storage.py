@@ -5,6 +5,8 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -13,7 +15,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import attrs
 
-from pufferslice._core.databases import database_problem, make_database, open_database
+from pufferslice._core.databases import (
+    database_problem,
+    database_uri,
+    make_database,
+    open_database,
+)
 from pufferslice.errors import LedgerError
 from pufferslice.releases.chain import Event, linked
 from pufferslice.releases.states import VERSION
@@ -40,6 +47,17 @@ SELECT_EVENTS: Final = f"SELECT {_COLUMNS} FROM events WHERE number >= ? ORDER B
 INSERT_EVENT: Final = f"INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
 EARLIER_TABLES: Final = frozenset({"ledger", "run_ledger"})
 """Tables that only ledgers before 0.3 have."""
+_TRY_LOCK: Final = """
+import sqlite3, sys
+try:
+    sqlite3.connect(sys.argv[1], 0, uri=True).execute("BEGIN IMMEDIATE")
+except sqlite3.OperationalError as error:
+    sys.exit(3 if "locked" in str(error) else 4)
+"""
+_LOCKED: Final = 3
+_NOT_TRIED: Final = 4
+_LOCKING: Final[set[int]] = set()
+"""Disks whose locks were tried and work."""
 NOT_YET: Final = "nothing was released"
 _INHERITED: Final[list[sqlite3.Connection]] = []
 
@@ -82,6 +100,11 @@ class SqliteFile:
     def name(self) -> str:
         """Path of the file, for messages."""
         return os.fspath(self.path)
+
+    @property
+    def label(self) -> str:
+        """Short name of the ledger: that of its file without an ending."""
+        return self.path.stem
 
     def is_there(self) -> bool:
         """Return whether there is a ledger yet; this makes none."""
@@ -159,6 +182,30 @@ class SqliteFile:
             finally:
                 if self._is_quick:
                     connection.execute("PRAGMA synchronous = NORMAL")
+
+    def check_locks(self) -> None:
+        """Refuse a file whose locks another process does not see, as on some network folders.
+
+        Another process tries to lock the file while this one has it locked; once for each disk.
+        """
+        device = self.path.stat().st_dev
+        if device in _LOCKING:
+            return
+        with self.alone():
+            command = [sys.executable, "-I", "-S", "-c", _TRY_LOCK, database_uri(self.path)]
+            code = _NOT_TRIED
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                code = subprocess.run(  # noqa: S603 - our own command
+                    command, stdin=subprocess.DEVNULL, timeout=_WAIT_SECONDS, check=False
+                ).returncode
+        if code != _LOCKED:
+            found = "do not work there" if code == 0 else "could not be tried"
+            raise LedgerError(
+                f"ledger {self.name!r} cannot be used: file locks {found}, so two processes could "
+                "release at once; nothing was released. Keep it on a disk of this machine, or in a "
+                "database (postgresql://…)"
+            )
+        _LOCKING.add(device)
 
     def tables(self, connection: Connection) -> dict[str, list[str]]:
         """List the columns of each table, whatever the version of the ledger."""

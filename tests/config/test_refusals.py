@@ -138,6 +138,8 @@ REFUSED = {
         ("[calibration] accuracy.x", scenario, {"calibration": {"accuracy": {"x": "y"}}}),
         ("[prior] kind", scenario, {"prior": {"kind": "guessed"}}),
         ("[secret] column", scenario, {"query": WORLDS, "worlds": {"a": "x.csv", "b": "y.csv"}}),
+        ("[secret] name", template, {"prevalence": ILL, "secret": {"name": "people"}}),
+        ("[secret] name", scenario, {"secret": {"column": "site", "name": "people"}}),
         ("[prev", template, {"prevalence": ILL, "volume": SIZES}),
         (
             "[prevalence]",

@@ -55,6 +55,8 @@ class Certificate(Shown):
     """The confidential part; None where only the statement is available."""
     signature: Mapping[str, str] | None = None
     """Ed25519 signature of the statement; None if it was not signed."""
+    path: Path | None = None
+    """File that the certificate was read from; None if it was not."""
 
     @property
     def digest(self) -> str:
@@ -188,7 +190,7 @@ class Certificate(Shown):
             ) from error
         beside = evidence_path(path)
         evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
-        return cls.from_json(document, evidence)
+        return attrs.evolve(cls.from_json(document, evidence), path=Path(path))
 
     def __str__(self) -> str:
         return prose_of(self.statement, self.digest)

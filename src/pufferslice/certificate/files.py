@@ -75,6 +75,20 @@ class DerivedPart(Part):
     """Public numbers of its formula: centers, edges, coefficients."""
 
 
+class RecordedPart(Part):
+    """Place of a release in its ledger, in hashes that tell nothing else of the ledger."""
+
+    id: Sha256
+    """Hash of the first event of the ledger, which its copies share."""
+    intent: Sha256
+    """Hash of the event that intended the release."""
+    part: Text
+    """Part of the budget; `release` for a certificate of one release."""
+    period: Count
+    charge: Annotated[str, Field(pattern="^[0-9]+(/[1-9][0-9]*)?$", max_length=200)]
+    """Share of the precision of the part and period that the release took, as a fraction."""
+
+
 class ReleaseFile(Part):
     """The released values, in the user's units."""
 
@@ -99,6 +113,8 @@ class ReleaseFile(Part):
     where it follows from the certificate."""
     derived: list[DerivedPart] = Field(default_factory=absent)
     """Statistics that the query asks for and that follow from the values; absent if none do."""
+    ledger: RecordedPart = Field(default_factory=absent)
+    """Place of the release in its ledger; absent where there is none."""
 
 
 class IntervalPart(Part):

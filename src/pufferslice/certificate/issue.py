@@ -95,9 +95,10 @@ def certify_release(
     needs the least noise. `person=(epsilon, delta)` asks for as much differential
     privacy for any one person as well; it needs moments from another table.
 
-    `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
-    holds. `failure_probability` is required for sampled priors whose samples are used, and for the
-    sphere as profile, and refused otherwise; `band` names how sampled distributions are bounded.
+    `deltas` are those of the (epsilon, delta) views. `earlier_releases` names releases
+    before 0.3 that a ledger holds. `failure_probability` is required for sampled priors whose
+    samples are used, and for the sphere as profile, and refused otherwise; `band` names how sampled
+    distributions are bounded.
     `noise_std`, in scaled (with a shape, whitened) coordinates, certifies a noise of your own
     instead of the smallest one; it must meet the target. `accuracy` maps coordinates to the 95 %
     half-width that they need, in the user's units: the certificate then claims the least epsilon
@@ -225,7 +226,7 @@ def _digests(earlier_releases: Sequence[str]) -> tuple[str, ...]:
     digests = all(is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier)
     if not digests or len(set(earlier)) != len(earlier):
         raise ArgumentError(
-            "earlier_releases must list digests of certificates, each once; use ledger.releases()"
+            "earlier_releases must list digests of certificates, each once; use ledger.earlier()"
         )
     return earlier
 

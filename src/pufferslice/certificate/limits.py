@@ -55,6 +55,10 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "was fixed before the first of them and each choice depends on public facts and earlier "
         "outputs only. A ledger keeps count."
     ),
+    "earlier-releases-apart": (
+        "Before version 0.3 other releases were made that may be about the same secret. They are "
+        "not covered jointly with this one: together they can reveal more than each alone."
+    ),
     "evidence-confidential": "The evidence is confidential and must stay internal.",
     "prior-is-released-data": (
         "The priors were made from the released data itself, so the noise scale and every number "

@@ -586,7 +586,8 @@ class ReleaseStatement(Part):
     """Deltas at which the views are stated."""
     views: list[ViewPart]
     earlier_releases: Distinct[Sha256]
-    """Digests of the certificates of earlier releases, which this one does not cover jointly."""
+    """Digests of the certificates of releases before version 0.3 that this one does not cover
+    jointly."""
     limits: SomeDistinct[Annotated[str, _OneOf(RELEASE_LIMITS)]]
     """Codes of what is not covered."""
     evidence_digest: Sha256
@@ -616,6 +617,7 @@ class ReleaseStatement(Part):
             "slices-are-ideal": self.guarantee.is_sliced,
             "one-release": self.total is None,
             "releases-add-to-total": self.total is not None,
+            "earlier-releases-apart": bool(self.earlier_releases),
             "declared-priors-only": not rows,
             "rows-like-these": rows and not isinstance(scenario.secret, StateSecret),
             "slots-like-these": isinstance(scenario.secret, StateSecret),

@@ -24,8 +24,16 @@ def calibrate(
     set: Overrides = None,  # noqa: A002 - the name of the flag
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[
-        str | None, typer.Option(help="A ledger whose releases the certificate states.")
+        str | None,
+        typer.Option(help="The ledger of the release: refuse now what it would refuse then."),
     ] = None,
+    acknowledge_earlier: Annotated[
+        bool,
+        typer.Option(
+            "--acknowledge-earlier",
+            help="State the releases before 0.3 in that ledger as not covered jointly.",
+        ),
+    ] = False,
     json: Json = False,
     sweep: Annotated[
         bool,
@@ -45,6 +53,7 @@ def calibrate(
     from pufferslice.config.scenario import read_request
     from pufferslice.releases.derived import requested
     from pufferslice.releases.ledger import Ledger
+    from pufferslice.releases.states import Grant
 
     if sweep and out is not None:
         raise ArgumentError(
@@ -52,10 +61,19 @@ def calibrate(
         )
     if not sweep and (bounds is not None or plot is not None):
         raise ArgumentError("--bounds and --plot are for --sweep")
+    if acknowledge_earlier and ledger is None:
+        raise ArgumentError("--acknowledge-earlier needs --ledger, which holds those releases")
     request = read_request(
         _scenario_here() if scenario is None else scenario, progress_bar, overrides=set
     )
     file, options = request.file, request.file.calibration
+    earlier: list[str] = []
+    if ledger is not None:
+        book = Ledger(ledger)
+        earlier = book.earlier() if acknowledge_earlier else []
+        if file.guarantee.total is None:
+            keys = request.scenario.ledger_keys()
+            book.check_free(Grant(certificate="", keys=keys, earlier=tuple(earlier)))
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
             request.scenario,
@@ -73,7 +91,7 @@ def calibrate(
             coupling=options.coupling,
             person=options.person,
             total=file.guarantee.total,
-            earlier_releases=Ledger(ledger).releases() if ledger else (),
+            earlier_releases=earlier,
             progress=progress,
         )
     if sweep:

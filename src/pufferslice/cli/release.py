@@ -35,6 +35,10 @@ def release(
             help="Release the rows of this file instead of the table in the scenario (worlds)."
         ),
     ] = None,
+    spent_marks: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the spent mark; without it, that of the certificate."),
+    ] = None,
     into_range: Annotated[
         bool,
         typer.Option(
@@ -54,9 +58,10 @@ def release(
     from pufferslice.config.scenario import read_request
     from pufferslice.data import read_table
     from pufferslice.releases import Ledger
+    from pufferslice.releases.commands import AGAIN
     from pufferslice.releases.derived import requested
-    from pufferslice.releases.release import AGAIN, release_again
     from pufferslice.releases.release import release as release_rows
+    from pufferslice.releases.release import release_again
 
     held = Certificate.load(certificate)
     if again and into_range:
@@ -64,7 +69,7 @@ def release(
     book = Ledger(ledger)
     derived: DerivedStatistics | None = None
     if again:
-        released = release_again(held, ledger=book, out=out)
+        released = release_again(held, ledger=book, out=out, spent_marks=spent_marks)
     elif scenario is None:
         raise ArgumentError(
             "give the scenario.toml that was certified; only --again works without it"
@@ -91,6 +96,7 @@ def release(
                 held,
                 ledger=book,
                 out=out,
+                spent_marks=spent_marks,
                 into_range=into_range,
                 progress=progress,
             )

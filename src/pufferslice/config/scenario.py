@@ -158,6 +158,9 @@ class SecretSection(Table):
     bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
     """Or a bin of a numeric column: one of so many `quantiles`, written `age q1/5`, or between
     public `edges`, written `30 <= age < 40`."""
+    name: Text | None = key(None, example="site of the sample")
+    """For [worlds] and [gaussian]: name of the secret, by which a ledger knows it; `world` if left
+    out."""
     pairs: Annotated[
         Literal["all"] | Listed[Pair] | ClosePairs,
         either("'all', a list of pairs of strings, or one of difference, ratio and nearest"),
@@ -1295,7 +1298,9 @@ def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
         numbers = section.numbers()
     elif section is not None:
         worlds = _worlds(file, folder)
-        scenario = Scenario.from_worlds(worlds, query=query, source=file.prior.source)
+        scenario = Scenario.from_worlds(
+            worlds, query=query, source=file.prior.source, name=file.secret.name or "world"
+        )
     else:
         table = file.data.table(folder)
         scenario = _from_table(file, query, table)
@@ -1341,12 +1346,16 @@ def _worlds_section(file: ScenarioFile) -> object:
                 f"{named}: is for distribution {needed!r}; leave it out, or change [query]"
             )
         if asked != "worlds":
+            if file.secret.name is not None:
+                raise ArgumentError("[secret] name: is for [worlds] and [gaussian]; leave it out")
             return None
     if section is None:
         raise ArgumentError(
             f"distribution 'worlds' needs exactly one section that declares them: {named}"
         )
-    chosen = [name for name in ("column", "columns", "bins") if getattr(file.secret, name)]
+    by_itself = sections[0] in {"worlds", "gaussian"}
+    unused = ("column", "columns", "bins", *(() if by_itself else ("name",)))
+    chosen = [name for name in unused if getattr(file.secret, name)]
     if chosen:
         raise ArgumentError(
             f"[secret] {listed(chosen)}: {named} says what is secret; leave one of them out"

@@ -17,6 +17,7 @@ from pufferslice._core.display import Shown, rounded
 from pufferslice._core.files import (
     canonical_json,
     check_new,
+    digest,
     parsed_json,
     pretty_json,
     read_bytes,
@@ -27,7 +28,7 @@ from pufferslice._core.text import listed, shown
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.files import DerivedPart, read_release
+from pufferslice.certificate.files import DerivedPart, RecordedPart, read_release
 from pufferslice.certificate.issue import scenario_problems
 from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.certificate.wording import (
@@ -36,12 +37,13 @@ from pufferslice.certificate.wording import (
     guess_sentence,
     unsliced_sentence,
 )
-from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, StorageError, escaped
+from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.derived import Derived
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.queries.statistics import Quantiles
+from pufferslice.releases.commands import finished, publishing_again, releasing
 from pufferslice.releases.derived import (
     DerivedStatistics,
     Pairs,
@@ -50,15 +52,14 @@ from pufferslice.releases.derived import (
     requested,
 )
 from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.marks import Outside
+from pufferslice.releases.states import Entry, Grant, Intent, Shared
 from pufferslice.releases.value import check_atom, fitting_value
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 5
-
-AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
-"""Advice on how to get a release that is recorded and could not be handed out."""
 
 INTERVAL: Final = 0.95
 _MOST_STORED: Final = 100
@@ -68,6 +69,53 @@ SMALL_COUNT: Final = 10.0
 """Released counts below this get a remark."""
 
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Recorded:
+    """Place of a release in its ledger, in hashes that tell nothing of the ledger."""
+
+    ledger: str
+    """Lineage of the ledger: the hash of its first event, which its copies share."""
+    intent: str
+    """Hash of the event that intended the release."""
+    part: str
+    period: int
+    charge: Fraction
+    """Share of the precision of the part and period that the release took."""
+
+    @classmethod
+    def of(cls, lineage: str, entry: Entry) -> "Recorded":
+        """Describe an entry of the ledger with this lineage."""
+        return cls(
+            ledger=lineage,
+            intent=entry.hash,
+            part=entry.part,
+            period=entry.period,
+            charge=entry.charge,
+        )
+
+    @classmethod
+    def read(cls, part: RecordedPart) -> "Recorded":
+        """Read the place of a release file."""
+        return cls(
+            ledger=part.id,
+            intent=part.intent,
+            part=part.part,
+            period=part.period,
+            charge=Fraction(part.charge),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the place as JSON values."""
+        return {
+            "id": self.ledger,
+            "intent": self.intent,
+            "part": self.part,
+            "period": self.period,
+            "charge": str(self.charge),
+        }
 
 
 @final
@@ -109,6 +157,8 @@ class Release(Shown):
     follows from the certificate."""
     specs: tuple[Derived, ...] = ()
     """Statistics that the query asks for, computed from the values by `derived`."""
+    recorded: Recorded | None = None
+    """Event of the ledger that intended the release."""
 
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
@@ -259,6 +309,7 @@ class Release(Shown):
                 )
             ],
             **self._json_of_derived(),
+            **({} if self.recorded is None else {"ledger": self.recorded.to_json()}),
         }
 
     def _json_of_derived(self) -> dict[str, Any]:
@@ -324,6 +375,7 @@ class Release(Shown):
             n_rows=fields.n_rows,
             noise_covariance=_symmetric(fields.covariance),
             specs=_specs_of(fields.derived or []),
+            recorded=Recorded.read(fields.ledger) if "ledger" in fields.model_fields_set else None,
         )
 
     @classmethod
@@ -392,6 +444,7 @@ def release(
     *,
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str] | None = None,
+    spent_marks: str | os.PathLike[str] | None = None,
     into_range: bool = False,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     progress: Progress = silent,
@@ -402,6 +455,11 @@ def release(
     recorded in the ledger before noise is drawn, the result before it is handed out; with `out` it
     is also written to a file, whole or not at all. A second release under the certificate is
     refused. `progress` follows the couplings, which are looked for again.
+
+    A spent mark is left in the folder `spent_marks`; without it beside the file that the
+    certificate was read from, else beside `out`, else beside the ledger. A ledger that does not
+    know a mark of its own, because it was restored from a backup, releases nothing. For a ledger in
+    a database the release files are the marks.
 
     `into_range` moves values that noise put outside what the query can have (its range, and 0 to 1
     for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
@@ -418,18 +476,46 @@ def release(
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    statement = certificate.released
-    budget = None if statement.total is None else budget_of(statement)
-    book.intend(scenario.key(), certificate.digest, statement.earlier_releases, budget)
-    released = _noisy(scenario, certificate, value, noise)
-    if ends is not None:
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
+
+    def drawn(entry: Entry) -> Release:
+        released = _noisy(scenario, certificate, value, noise)
+        released = attrs.evolve(released, recorded=Recorded.of(book.lineage, entry))
+        if ends is None:
+            return released
         moved = np.clip(released.values, ends[:, 0], ends[:, 1])
-        released = attrs.evolve(released, values=moved, moved_into=ends)
-    book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
-    if out is not None:
-        _write(out, released, book)
-    book.record_published(certificate.digest)
-    return released
+        return attrs.evolve(released, values=moved, moved_into=ends)
+
+    def handed_out(released: Release) -> None:
+        if out is not None:
+            write_new(out, pretty_json(released.to_json()))
+
+    return finished(
+        releasing(
+            book,
+            grant_of(scenario, certificate),
+            Intent(certificate=certificate.digest),
+            outside,
+            draw=drawn,
+            text=lambda released: canonical_json(released.to_json()).decode(),
+            hand_out=handed_out,
+        )
+    )
+
+
+def grant_of(scenario: Scenario, certificate: Certificate) -> Grant:
+    """Return what a certificate of one release allows."""
+    statement = certificate.released
+    budget = budget_of(statement)
+    return Grant(
+        certificate=certificate.digest,
+        keys=scenario.ledger_keys(),
+        shared=None if budget is None else Shared(name=budget[0], cost=budget[1], total=budget[2]),
+        earlier=tuple(statement.earlier_releases),
+        claim=str(certificate.guarantee),
+        statistics=scenario.query.names,
+        n_rows=(scenario.secret or {}).get("n_rows"),
+    )
 
 
 def release_again(
@@ -437,6 +523,7 @@ def release_again(
     *,
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str],
+    spent_marks: str | os.PathLike[str] | None = None,
 ) -> Release:
     """Write the release that the ledger keeps for this certificate again: the same numbers."""
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
@@ -446,6 +533,11 @@ def release_again(
         raise ReleaseError(
             f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
+        )
+    if digest(entry.release.encode()) != entry.content:
+        raise LedgerError(
+            f"ledger {book.name!r} is damaged: the release that it keeps is not the one that was "
+            "recorded; restore a copy"
         )
     try:
         released = Release.from_json(parsed_json(entry.release))
@@ -459,10 +551,12 @@ def release_again(
             f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
             f"under {certificate.digest[:12]}; restore a copy"
         )
-    _write(out, released, book)
-    entry = book.entry(certificate.digest)
-    if entry is None or entry.state != "published":
-        book.record_published(certificate.digest)
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
+
+    def handed_out() -> None:
+        write_new(out, pretty_json(released.to_json()))
+
+    finished(publishing_again(book, entry, outside, handed_out))
     return released
 
 
@@ -605,13 +699,3 @@ def _saturated(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.copysign(sys.float_info.max, value)
-
-
-def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None:
-    try:
-        write_new(out, pretty_json(released.to_json()))
-    except StorageError as error:
-        raise StorageError(
-            f"{error.strerror or error}. The release is recorded in the ledger "
-            f"{book.name!r}; {AGAIN}"
-        ) from error

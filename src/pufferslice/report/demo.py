@@ -54,6 +54,7 @@ FILES: Final = {
     "release.json": "the released statistics, with their noise, for the public",
     "certificate.evidence.npz": "what `pufferslice verify` recomputes the certificate from",
     "demo.ledger": "the ledger of this run: one release per certificate",
+    "demo.spent": "what a ledger must know that is restored from a backup",
     "audit.json": "attacks on the certificate with fresh outputs, and their verdicts",
     "report.html": "all of it on one page, to open in a browser",
 }

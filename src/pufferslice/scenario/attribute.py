@@ -15,6 +15,7 @@ from pufferslice._core.text import listed, quoted
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.scenario.keys import key_of
 from pufferslice.scenario.pairs import Pairs, chosen_pairs, ordered_pairs
 from pufferslice.scenario.priors import Source
 from pufferslice.scenario.rows import frame_of_rows
@@ -116,7 +117,12 @@ def _from_history(
     )
     # Which bin a new case is in may not be known yet: no column of it is read.
     return attrs.evolve(
-        scenario, secrets=names, pairs=chosen_pairs(pairs, names), priors=(prior,), rule=None
+        scenario,
+        secrets=names,
+        pairs=chosen_pairs(pairs, names),
+        priors=(prior,),
+        rule=None,
+        more_keys=(key_of(bins.column),),
     )
 
 

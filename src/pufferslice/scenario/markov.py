@@ -41,6 +41,7 @@ def counts_of_states(
     windows: Sequence[tuple[int, int]] | None = None,
     n_draws: int | None = None,
     seed: int | None = None,
+    whose: str = "the home",
     source: Source = "public_model",
     progress: Progress = silent,
 ) -> "Scenario":
@@ -138,7 +139,7 @@ def counts_of_states(
                 "a delta and to right guesses"
             )
         part = cls.from_worlds(
-            worlds, query=query, pairs=pairs, source=source, name="state at a time"
+            worlds, query=query, pairs=pairs, source=source, name=f"state of {whose}"
         )
         n_rows = dict.fromkeys(worlds, length)
         part = part.with_origin(origin, n_rows=n_rows, name=str(name))

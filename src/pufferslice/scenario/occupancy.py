@@ -111,6 +111,7 @@ def from_occupancy(
             windows=windows,
             n_draws=n_draws,
             seed=seed,
+            whose=name,
             source=source or "public_model",
             progress=progress,
         )

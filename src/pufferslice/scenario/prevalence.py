@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +18,7 @@ from pufferslice.queries import Query
 from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.variation import check_varied, near_matches
 from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.keys import share_keys
 from pufferslice.scenario.pairs import Pairs, ordered_pairs
 from pufferslice.scenario.priors import DECLARED, Source, check_level
 from pufferslice.scenario.rows import (
@@ -126,9 +128,11 @@ def from_prevalence(
     n = len(frame_of_rows(table)) if n_rows is None else n_rows
     differing = share_differing(within, n, design)
     names = [condition.on(column) for condition in conditions]
+    keys: list[str] = []
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
         rows = RowTable.of(table, query, n_rows=n, is_checked=is_checked)
+        keys.extend(share_keys(rows.frame, column, conditions))
         kinds = _kinds(rows.frame, column, conditions)
         if values is None:
             kinds = {SMALLER: kinds[OTHER], LARGER: kinds[names[0]]}
@@ -148,6 +152,7 @@ def from_prevalence(
         source=source or ("released_data" if moments_from is None else "held_out"),
         origin=f"means and covariances of rows with and without {listed(names)}",
         n_rows=n,
+        more_keys=keys,
     )
 
 
@@ -244,6 +249,7 @@ def _drawn_prevalence(
     scenario = cls.from_worlds(
         worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
     )
+    scenario = attrs.evolve(scenario, more_keys=share_keys(frame, column, [condition]))
     return scenario.with_origin(origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_one_of, check_unique, is_a
-from pufferslice._core.files import canonical_json, digest
+from pufferslice._core.files import digest
 from pufferslice._core.text import given, quoted
 from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
@@ -30,6 +30,7 @@ from pufferslice.scenario.distributions import (
     Kind,
     equal_distributions,
 )
+from pufferslice.scenario.keys import declared_keys
 from pufferslice.scenario.occupancy import from_occupancy
 from pufferslice.scenario.pairs import Pairs, SecretPair, chosen_pairs
 from pufferslice.scenario.prevalence import from_prevalence
@@ -84,6 +85,9 @@ class Scenario:
     """Rule that reads the secret of a row; none for worlds."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
+    more_keys: Sequence[str] = ()
+    """Keys of the secret beside those of its names: other words for it, also by the rows;
+    confidential."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -254,6 +258,7 @@ class Scenario:
         source: Source,
         origin: str,
         n_rows: int | None,
+        more_keys: Sequence[str] = (),
     ) -> "Scenario":
         """Make a scenario of worlds that differ in some rows: any two values within a range."""
         prior = Prior(
@@ -272,6 +277,7 @@ class Scenario:
             pairs=chosen_pairs("all", tuple(worlds)),
             priors=(prior,),
             query=query,
+            more_keys=more_keys,
         )
 
     def with_origin(
@@ -305,7 +311,10 @@ class Scenario:
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
         return attrs.evolve(
-            self, priors=(*self.priors, *added), n_dropped=self.n_dropped + other.n_dropped
+            self,
+            priors=(*self.priors, *added),
+            n_dropped=self.n_dropped + other.n_dropped,
+            more_keys=[*self.more_keys, *other.more_keys],
         )
 
     def with_sampled_priors(self) -> "Scenario":
@@ -426,9 +435,14 @@ class Scenario:
             "clipped": self.clipped(),
         }
 
-    def key(self) -> str:
-        """Identify whose secret a ledger is about, whatever is asked of the data."""
-        return digest(canonical_json([dict(self.secret), sorted(self.secrets)]))
+    def ledger_keys(self) -> tuple[str, ...]:
+        """Keys of the secret; scenarios that share one are about the same secret.
+
+        They follow from its names: the column and the values of a share, whose size or state it is,
+        the columns of a group, the `name` of declared worlds. Never from widths, labels, the query,
+        the claim, the order of the rows, or single rows. Confidential.
+        """
+        return tuple(sorted({*declared_keys(self.secret), *self.more_keys}))
 
     def distributions_digest(self) -> str:
         """SHA-256 over every distribution.

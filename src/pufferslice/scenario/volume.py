@@ -10,6 +10,7 @@ from pufferslice.data.frames import Frame, complete_part
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.variation import near_matches
+from pufferslice.scenario.keys import share_keys
 from pufferslice.scenario.priors import Source
 from pufferslice.scenario.rows import (
     RowTable,
@@ -104,9 +105,12 @@ def _of_size(
     source: Source | None,
 ) -> "Scenario":
     differing = size_differing(ratio, up_to)
+    keys: list[str] = []
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
         rows = RowTable.of(table, query, is_checked=is_checked)
+        if whose is not None:  # a number of rows is also a share of them
+            keys.extend(share_keys(rows.frame, whose[0], [whose[1]]))
         chosen, hint = _chosen(rows.frame, whose)
         check_kinds({name: chosen}, hint)
         both = rows.added(chosen, differing)
@@ -124,6 +128,7 @@ def _of_size(
         source=source or ("released_data" if moments_from is None else "held_out"),
         origin=f"the mean and the covariance of the rows of {name}",
         n_rows=None,
+        more_keys=keys,
     )
 
 

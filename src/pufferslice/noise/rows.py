@@ -58,6 +58,8 @@ _FLOOR_WIDTH: Final = 1.02
 _LEAST_FLOOR: Final = 2.0**-40
 _ROUNDING: Final = 1e-12
 _UP: Final = 1 + 2.0**-44
+_ROOM: Final = 1 + 2.0**-40
+"""Factor above the rounding of the closed form, unless a covariance is nearly singular."""
 
 
 @final
@@ -109,10 +111,10 @@ def shared_noise(
     """
     matrices = _of_kind(moments, kind)
     root = _best_root(_undominated(matrices), weights, np.full(len(weights), math.inf))
-    covariance = root.covariance(mean_square)
-    cost = math.inf
+    covariance = root.covariance(mean_square) * _ROOM
+    cost = _largest_mean_square(covariance, matrices)
     while cost > mean_square:
-        covariance = covariance * (_largest_mean_square(covariance, matrices) / mean_square * _UP)
+        covariance = covariance * (cost / mean_square * _UP)
         cost = _largest_mean_square(covariance, matrices)
     value = float(weights @ np.diagonal(covariance))
     return RowNoise(covariance=covariance, mean_square=cost, gap=root.gap(value * mean_square))

@@ -191,7 +191,7 @@ class Certificate(Shown):
                 f"the certificate was edited: its digest says {fields.digest!r}, its statement "
                 f"has {certificate.digest!r}. Get the original, or certify again"
             )
-        if certificate.workflow == "release":
+        if certificate.workflow == "release" and certificate.released.noise.shape.is_beside:
             _ = certificate.shape  # which must be there, and be the stated one
         return certificate
 
@@ -225,8 +225,9 @@ class Certificate(Shown):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
         """Read a certificate, and its evidence if the file is beside it."""
+        content = read_bytes(path, "document")
         try:
-            document = parsed_json(read_bytes(path, "document"))
+            document = parsed_json(content)
         except ValueError as error:
             raise CertificateError(
                 f"{str(path)!r} is not a certificate: it is not JSON ({error}). Give the file "
@@ -234,8 +235,10 @@ class Certificate(Shown):
             ) from error
         beside = evidence_path(path)
         evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
-        noise = noise_path(path)
-        return cls.from_json(document, evidence, _matrix_at(noise) if noise.exists() else None)
+        matrix, noise = None, noise_path(path)
+        if b'"whitening_digest"' in content and noise.exists():
+            matrix = _matrix_at(noise)
+        return cls.from_json(document, evidence, matrix)
 
     def __str__(self) -> str:
         return prose_of(self.statement, self.digest)

@@ -221,10 +221,7 @@ def hiding_one_row(
     """
     check_above(0, limit=limit)
 
-    def is_hidden(noise: Floats) -> bool:
-        return row_distance(noise, low, high, absent=absent, enough=limit) <= limit
-
-    if is_hidden(covariance):
+    if row_distance(covariance, low, high, absent=absent, enough=limit) <= limit:
         return covariance
     ends = np.vstack([low, high, *([np.zeros_like(low)] if absent else [])])
     spans = np.ptp(ends, axis=0)
@@ -235,13 +232,23 @@ def hiding_one_row(
         root = spans[:, None] * axes * np.sqrt(np.maximum(least - values, 0.0))
         return np.asarray(covariance + root @ root.T)
 
+    def distance(least: float) -> float:
+        return row_distance(raised(least), low, high, absent=absent)
+
     enough = len(spans) / limit**2
-    while not is_hidden(raised(enough)):
+    while (reached := distance(enough)) > limit:
         enough *= _FLOOR_WIDTH
-    short = max(float(values[0]), enough * _LEAST_FLOOR)
+    short, is_turn = max(float(values[0]), enough * _LEAST_FLOOR), True
     while enough > short * _FLOOR_WIDTH:
-        middle = math.sqrt(short * enough)
-        short, enough = (short, middle) if is_hidden(raised(middle)) else (middle, enough)
+        # By turns, as much as if nothing but the floor counted, and half of what is left.
+        guess = max(short, enough * (reached / limit) ** 2 * math.sqrt(_FLOOR_WIDTH))
+        guess = guess if guess < enough else enough / _FLOOR_WIDTH
+        trial = guess if is_turn and guess > short else math.sqrt(short * enough)
+        is_turn, found = not is_turn, distance(trial)
+        if found <= limit:
+            enough, reached = trial, found
+        else:
+            short = trial
     return raised(enough)
 
 

@@ -8,10 +8,10 @@ from tests.refusals import Refusal, check_refused
 
 from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
-from pufferslice.noise.fit import fit_shape
+from pufferslice.noise.fit import MOST_FULL, fit_shape
 from pufferslice.noise.sample_size import plan_samples
 from pufferslice.noise.shape import factor, fit_coupled, fit_gaussian, fit_points
-from pufferslice.queries import Ball, summary
+from pufferslice.queries import Ball, contingency_table, summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
@@ -33,6 +33,15 @@ ROWS = Scenario.from_prevalence(
     within=0.1,
     query=summary(mean=["x", "y"], clip={"x": (0, 20), "y": (0, 40)}),
 )
+
+
+def many_sums():
+    """More sums than noise may be correlated for: cells of a column that are mostly empty."""
+    table = pa.table({"k": ["u", "v"] * 10, "x": range(20)})
+    query = contingency_table({"x": list(range(MOST_FULL + 1))}, allow_empty=True)
+    return Scenario.from_prevalence(table, column="k", value="u", within=0.1, query=query)
+
+
 EYES = np.broadcast_to(np.eye(2), (1, 2, 2, 2))
 
 
@@ -133,6 +142,7 @@ FITS = [
     ),
     Refusal(lambda: fit_shape(POINTS, RENYI, shape=np.eye(3)), ArgumentError, "shape"),
     Refusal(lambda: fit_shape(ROWS, GUESS, shape="isotropic"), ArgumentError, "shape"),
+    Refusal(lambda: fit_shape(many_sums(), GUESS), ArgumentError, "'diagonal'"),
     Refusal(lambda: fit_shape(ROWS, GUESS, guard=1.0), ArgumentError, "guard"),
     *[
         Refusal(lambda c=claim: fit_shape(ROWS, c), CalibrationError, "guess")

@@ -47,6 +47,8 @@ Kept = TypeVar("Kept")
 
 _MOST_CURRENT: Final = 64
 """Most coordinates of which the moments of the rows at hand are kept."""
+_MOST_COMPRESSED: Final = 2**24
+"""Most bytes that are compressed: digits of moments do not get shorter, and take long."""
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -191,12 +193,13 @@ class Evidence:
         return digest(*parts)
 
     def to_bytes(self) -> bytes:
-        """Write the evidence as a compressed numpy archive, without pickles."""
+        """Write the evidence as a numpy archive, without pickles; a small one is compressed."""
         file = io.BytesIO()
         facts = np.frombuffer(canonical_json(self._facts()), dtype=np.uint8)
         salt = np.frombuffer(self.salt, dtype=np.uint8)
         arrays: dict[str, Any] = {"facts": facts, "salt": salt, **self._arrays()}
-        np.savez_compressed(file, **arrays)
+        is_small = sum(array.nbytes for array in arrays.values()) <= _MOST_COMPRESSED
+        (np.savez_compressed if is_small else np.savez)(file, **arrays)
         return file.getvalue()
 
     @classmethod

@@ -143,7 +143,8 @@ def certify_release(
         raise CalibrationError(
             "the noise or the scales are too large for a certificate; use other units"
         ) from None
-    return Certificate(statement=statement, evidence=evidence)
+    beside = evidence.full.shape if statement.noise.shape.is_beside else None
+    return Certificate(statement=statement, evidence=evidence, noise=beside)
 
 
 def decided_release(
@@ -302,7 +303,7 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
         )
     evidence = certified.of_scenario(scenario)
     statement = certificate.released.model_copy(update={"evidence_digest": evidence.digest()})
-    return Certificate(statement=statement, evidence=evidence)
+    return attrs.evolve(certificate, statement=statement, evidence=evidence, signature=None)
 
 
 def required_evidence(certificate: Certificate) -> Evidence:

@@ -38,6 +38,8 @@ from pufferslice.sensitivity.sensitivity import Full, Slices
 
 PERSON_DELTA: Final = 1e-6
 """Default delta of the statement about one person."""
+MOST_STATED: Final = 10_000
+"""Most entries of a matrix in a statement; a larger one has a file of its own."""
 _OF_ROWS: Final = ("mean_square", "one_person")
 """Numbers that only scenarios of rows have."""
 
@@ -203,12 +205,17 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
 def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
     """Describe the public shape of the noise, and the guard that follows from it."""
     whole = noise_std and not options.target.is_sliced
-    return {
+    shape: dict[str, Any] = {
         "kind": options.shape,
-        "whitening": None if full.shape is None else full.shape.whitening.tolist(),
+        "whitening": None,
         "guard": guard_radius(full, options.target, noise_std) if whole else None,
         "gap": options.shape_gap,
     }
+    if full.shape is not None and full.shape.whitening.size > MOST_STATED:
+        shape["whitening_digest"] = full.shape.digest()
+    elif full.shape is not None:
+        shape["whitening"] = full.shape.whitening.tolist()
+    return shape
 
 
 def _profile(evidence: Evidence) -> ProfilePart | WholeSpherePart:

@@ -426,7 +426,11 @@ class ShapePart(Part):
     """Origin of the shape: fitted to the secret, fitted coordinate by coordinate, the same in every
     direction, or given by the user."""
     whitening: list[list[Number]] | None
-    """Lower triangular matrix that makes the noise isotropic; null for isotropic noise."""
+    """Lower triangular matrix that makes the noise isotropic; null for isotropic noise, and for a
+    matrix of more than 10,000 entries."""
+    whitening_digest: Sha256 = Field(default_factory=absent)
+    """Digest of the matrix in the public file `.noise.npz` beside the certificate; absent where the
+    matrix is stated."""
     guard: NonNegative | None
     """Length, in scaled coordinates, up to which any shift of the output is hidden as well as the
     claim says; null for sliced claims."""
@@ -436,8 +440,14 @@ class ShapePart(Part):
     if no such bound is known."""
 
     def _rules(self) -> dict[str, bool]:
-        fits = (self.whitening is None) == (self.kind == "isotropic")
-        return {"shape needs a whitening matrix exactly where it is not isotropic": fits}
+        has_matrix = self.whitening is not None
+        fits = has_matrix + self.is_beside == (self.kind != "isotropic")
+        return {"shape needs one whitening matrix exactly where it is not isotropic": fits}
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the matrix is in a file of its own."""
+        return "whitening_digest" in self.model_fields_set
 
 
 class NoisePart(Part):

@@ -461,7 +461,7 @@ def _noise(statement: ReleaseStatement) -> str:
     scaled = ""
     if statement.mean_square is None:
         scaled = f", standard deviation {noise.std:.6g} in scaled coordinates"
-        scaled += "" if noise.shape.whitening is None else " (root mean square)"
+        scaled += "" if noise.shape.kind == "isotropic" else " (root mean square)"
     return (
         f"Noise: Gaussian on a grid{scaled}; standard deviations in your units:\n"
         + "\n".join(lines)
@@ -476,7 +476,8 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
     if claim.is_sliced or not noise.std:
         return ()
     shape = noise.shape
-    correlated = any(any(row[:i]) for i, row in enumerate(shape.whitening or ()))
+    correlated = shape.is_beside and shape.kind != "diagonal"
+    correlated |= any(any(row[:i]) for i, row in enumerate(shape.whitening or ()))
     how = {
         "fitted": "fitted to the secret",
         "diagonal": "fitted to the secret, each statistic by itself",

@@ -61,6 +61,8 @@ GUARD_SHARE: Final = 0.09
 """Default guard as a share of the largest difference between protected secrets: about a tenth,
 which raises the total variance by 2.6 % on the nine statistics of Adult."""
 
+MOST_FULL: Final = 2_000
+"""Most sums of rows whose noise may be correlated."""
 _ROUNDS: Final = 2
 """Number of times that couplings and shape are found in turn."""
 _MOST_PIECES: Final = 2000
@@ -171,6 +173,11 @@ def _row_fit(
         raise ArgumentError(
             "sums of rows have fitted noise (shape 'fitted' or 'diagonal') and no guard; leave "
             "shape and guard out"
+        )
+    if scenario.dim > MOST_FULL and shape != "diagonal":
+        raise ArgumentError(
+            f"shape must be 'diagonal' for more than {MOST_FULL:,} sums, got {scenario.dim:,}: "
+            "the matrix of correlated noise would be too large. Ask for it, or for fewer sums"
         )
     if not target.by_mean_square:
         raise CalibrationError(

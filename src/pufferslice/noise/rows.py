@@ -58,6 +58,8 @@ _FLOOR_WIDTH: Final = 1.02
 _LEAST_FLOOR: Final = 2.0**-40
 _ROUNDING: Final = 1e-12
 _UP: Final = 1 + 2.0**-44
+_ROOM: Final = 1 + 2.0**-40
+"""Factor above the rounding of the closed form, unless a covariance is nearly singular."""
 
 
 @final
@@ -109,10 +111,10 @@ def shared_noise(
     """
     matrices = _of_kind(moments, kind)
     root = _best_root(_undominated(matrices), weights, np.full(len(weights), math.inf))
-    covariance = root.covariance(mean_square)
-    cost = math.inf
+    covariance = root.covariance(mean_square) * _ROOM
+    cost = _largest_mean_square(covariance, matrices)
     while cost > mean_square:
-        covariance = covariance * (_largest_mean_square(covariance, matrices) / mean_square * _UP)
+        covariance = covariance * (cost / mean_square * _UP)
         cost = _largest_mean_square(covariance, matrices)
     value = float(weights @ np.diagonal(covariance))
     return RowNoise(covariance=covariance, mean_square=cost, gap=root.gap(value * mean_square))
@@ -219,10 +221,7 @@ def hiding_one_row(
     """
     check_above(0, limit=limit)
 
-    def is_hidden(noise: Floats) -> bool:
-        return row_distance(noise, low, high, absent=absent, enough=limit) <= limit
-
-    if is_hidden(covariance):
+    if row_distance(covariance, low, high, absent=absent, enough=limit) <= limit:
         return covariance
     ends = np.vstack([low, high, *([np.zeros_like(low)] if absent else [])])
     spans = np.ptp(ends, axis=0)
@@ -233,13 +232,23 @@ def hiding_one_row(
         root = spans[:, None] * axes * np.sqrt(np.maximum(least - values, 0.0))
         return np.asarray(covariance + root @ root.T)
 
+    def distance(least: float) -> float:
+        return row_distance(raised(least), low, high, absent=absent)
+
     enough = len(spans) / limit**2
-    while not is_hidden(raised(enough)):
+    while (reached := distance(enough)) > limit:
         enough *= _FLOOR_WIDTH
-    short = max(float(values[0]), enough * _LEAST_FLOOR)
+    short, is_turn = max(float(values[0]), enough * _LEAST_FLOOR), True
     while enough > short * _FLOOR_WIDTH:
-        middle = math.sqrt(short * enough)
-        short, enough = (short, middle) if is_hidden(raised(middle)) else (middle, enough)
+        # By turns, as much as if nothing but the floor counted, and half of what is left.
+        guess = max(short, enough * (reached / limit) ** 2 * math.sqrt(_FLOOR_WIDTH))
+        guess = guess if guess < enough else enough / _FLOOR_WIDTH
+        trial = guess if is_turn and guess > short else math.sqrt(short * enough)
+        is_turn, found = not is_turn, distance(trial)
+        if found <= limit:
+            enough, reached = trial, found
+        else:
+            short = trial
     return raised(enough)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several queries as one: a release has their coordinates side by side, under one certificate."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -77,7 +78,7 @@ def _check(queries: Sequence[Query]) -> None:
             "queries must be functions of a whole table; one of a single row cannot be joined"
         )
     names = [name for query in queries for name in query.names]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ArgumentError(
             f"queries must have different coordinates; {listed(twice)} repeats. Leave it out of one"

@@ -3,6 +3,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, final
@@ -304,7 +305,7 @@ class Query:
                 "range and scales are not used here: clip the values of each row with clip="
                 "{column: (low, high)}; the noise needs no units"
             )
-        twice = sorted({name for name in features.names if features.names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(features.names).items() if count > 1)
         if twice:
             raise ScenarioError(
                 f"{listed(twice, quoted)} is needed with two clip ranges, or two values for a "

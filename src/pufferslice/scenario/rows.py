@@ -350,7 +350,7 @@ class RowTable:
     def _groups(self) -> "_Groups":
         """Groups of rows by as many labellings as can all be tried."""
         dim, labels = len(self.low), self.reading.labels()
-        fits = {name: codes for name, codes in labels.items() if dim * codes.max() <= _MOST_MEANS}
+        fits = {n: codes for n, codes in labels.items() if dim * int(codes.max()) <= _MOST_MEANS}
         return _Groups.of(dict(list(fits.items())[: _MOST_WORK // dim**3]), self.reading.n_rows)
 
     def _summed(self, chosen: npt.NDArray[np.bool_], groups: "_Groups") -> "_Summed":

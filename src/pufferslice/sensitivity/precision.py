@@ -119,13 +119,16 @@ class Precision:
         error = 16 * (self.dim + 8) * UNIT_ROUNDOFF * farthest
         matrix = self.factor.T @ self.factor
         matrix = (matrix + matrix.T) / 2
-        moving = halves.any(axis=0)
-        diagonal = _diagonal_above(matrix, 2 * halves.max(axis=0))
-        size = np.abs(matrix)
+        moving, size = halves.any(axis=0), np.abs(matrix)
         spread = np.einsum("ij,ij->i", halves @ size, halves)
-        bent = halves**2 @ diagonal
         apart = (centers - centers.mean(axis=0)) @ self.factor.T
-        radii = np.linalg.norm(apart, axis=1) + np.sqrt(np.minimum(spread, bent)) * _UP_NORM + error
+        from_center = np.linalg.norm(apart, axis=1) + error
+        rough = 4 * float((from_center + np.sqrt(spread) * _UP_NORM).max()) ** 2
+        if rough <= enough:
+            return rough
+        diagonal = _diagonal_above(matrix, 2 * halves.max(axis=0))
+        bent = halves**2 @ diagonal
+        radii = from_center + np.sqrt(np.minimum(spread, bent)) * _UP_NORM
         # The farthest boxes first: what is left can soon not be farther apart than what was found.
         order = np.argsort(-radii, kind="stable")
         centers, halves, radii = centers[order], halves[order], radii[order]

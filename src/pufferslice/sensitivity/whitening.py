@@ -12,6 +12,7 @@ import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice._core.checks import check_above, check_finite
+from pufferslice._core.files import digest
 from pufferslice._core.kernels import kernel
 from pufferslice._core.sampler import SIGMA_INT
 from pufferslice.errors import ArgumentError
@@ -81,6 +82,30 @@ class Shape:
                 "a covariance of noise must be positive definite: noise hides every direction"
             ) from None
         return cls(whitening=triangle_inverse(np.asarray(factor, dtype=np.float64)))
+
+    @classmethod
+    def of_packed(cls, values: Any, dim: int) -> "Shape":  # whatever numpy can read
+        """Build the shape from what `packed` gives."""
+        entries, matrix = locked(values), np.zeros((dim, dim))
+        if entries.shape not in {(dim,), (dim * (dim + 1) // 2,)}:
+            raise ArgumentError(
+                f"a packed matrix of {dim} coordinates must be its diagonal or its lower triangle"
+            )
+        matrix[np.diag_indices(dim) if len(entries) == dim else np.tril_indices(dim)] = entries
+        return cls(whitening=matrix)
+
+    @property
+    def packed(self) -> Floats:
+        """Lower triangle of the whitening matrix, row by row; its diagonal if that is all."""
+        diagonal = np.diagonal(self.whitening)
+        if np.count_nonzero(self.whitening) == self.dim:
+            return diagonal.copy()
+        return np.asarray(self.whitening[np.tril_indices(self.dim)])
+
+    def digest(self) -> str:
+        """SHA-256 of the packed matrix."""
+        packed = self.packed
+        return digest(f"{self.dim} {len(packed)}".encode(), packed.astype("<f8").tobytes())
 
     @property
     def dim(self) -> int:

@@ -121,7 +121,7 @@ def test_one_person_is_promised_something_only_by_noise_from_elsewhere():
     assert lines.guess.endswith("what the noise tells about them comes on top.")
     assert "named-secret-only" in released.statement.limits
     of_slots = first_lines(of_rows("state").statement)
-    assert of_slots.person.startswith("Any one person: no promise. The scenario does not say")
+    assert of_slots.person.startswith("Any one person: no promise. A row is not a person here")
 
 
 def test_the_mean_squared_distance_is_stated_once_as_the_bound_of_the_claim():

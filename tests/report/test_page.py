@@ -191,7 +191,7 @@ def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
     for text in (text_of(internal), text_of(public)):
         assert f"Claim: {held.guarantee}, for the whole output." in text
         assert f"Right guesses: at most {guess}" in text
-        assert "The same noise, read three ways" in text
+        assert "The same noise, read in 3 ways" in text
         assert "Shape of the noise" in text
         assert "Guard: every shift of the output by up to" in text
         assert ("it reveals the directions" in text) == (shape != "isotropic")
@@ -559,6 +559,28 @@ def test_the_first_screen_of_sums_of_rows(tmp_path, options, subject, whom):
         assert "for rows like those that the noise was fitted to" in text
         assert "prior covered" not in text.lower()
         assert "the world's own" not in text
+
+
+def test_what_is_computed_from_released_numbers_stands_beside_them(tmp_path):
+    """Group means and standard deviations are what people read, in both editions."""
+    rng = np.random.default_rng(4)
+    rows = {"ill": ["yes", "no"] * 200, "pay": rng.uniform(0, 100, 400)}
+    query = summary(std=["pay"], count={"ill": "yes"}, clip={"pay": (0, 100)})
+    scenario = Scenario.from_prevalence(
+        pa.table(rows), column="ill", value="yes", within=0.05, query=query,
+        moments_from=pa.table(rows | {"pay": rng.uniform(0, 100, 400)}),
+    )  # fmt: skip
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+    certificate.save(tmp_path / "c.json")
+    released = ps.release(
+        scenario, pa.table(rows), certificate, ledger=tmp_path / "l", out=tmp_path / "r.json"
+    )
+    (row,) = released.derived().rows
+    shown = [row.name, rounded(row.value, row.standard_error), rounded(row.standard_error)]
+    for make in (internal_page, public_page):
+        text = text_of(make([tmp_path / "c.json", tmp_path / "r.json"]).decode())
+        _, _, computed = text.partition("Computed from the released numbers, after noise")
+        assert re.sub("[\u2068\u2069]", "", computed).split()[13:16] == shown
 
 
 @pytest.mark.parametrize(

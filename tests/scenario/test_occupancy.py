@@ -144,6 +144,7 @@ class TestStatement:
     ("options", "error", "words"),
     [
         ({"loads": None}, ArgumentError, "need length"),
+        ({"periods": None, "length": 12}, ScenarioError, "periods="),
         ({"periods": None, "query": ALL, "length": 0}, ArgumentError, "length"),
         ({"periods": None, "query": ALL, "length": 2**70}, ArgumentError, "length"),
         ({"states": [[0], [1]], "loads": {0: ([1.0], [[0.0]])}}, ArgumentError, "a mean and a"),

@@ -108,7 +108,7 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
 
 NOT_STATED: Final[Mapping[str, str]] = {
     "not-of-rows": "The scenario is not one of rows, so its distances do not add up.",
-    "person-not-a-row": "The scenario does not say what one person adds to the released numbers.",
+    "person-not-a-row": "A row is not a person here, and what one person adds is not declared.",
     "noise-from-released-rows": (
         "The noise was computed from the released rows, of which this person's is one."
     ),

@@ -96,7 +96,13 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "shape": _shape(certificate),
         "variation": stated_variation(certificate),
         "releases": [
-            (released, None if released.range is None else range_words(released.range))
+            (
+                released,
+                None if released.range is None else range_words(released.range),
+                released.derived().rows
+                if released.specs and released.noise_covariance is not None
+                else (),
+            )
             for released in held.releases
         ],
         "audits": [(audit, audit.best_inferences) for audit in audits],

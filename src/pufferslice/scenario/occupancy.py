@@ -404,6 +404,13 @@ def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> li
             made.append(RowDistribution(place=place, row_mean=mean, row_cov=cov, **shared))
         return made
     frame = frame_of_rows(loads)
+    cells = {name for part in slots.features.parts for name, _ in part.cell} - {slots.column}
+    absent = sorted(cells - set(frame.columns))
+    if absent:
+        raise ScenarioError(
+            f"loads has no column {listed(absent, quoted)}, by which the query groups; if it tells "
+            "the periods, give its value in each slot, as periods={'week': [1, 1, 2, 2]}"
+        )
     found = labels_of(frame, state)
     rows = slots.rows(frame)
     chosen = {f"{state} = {label_of(label)}": found == label_of(label) for label in states}

@@ -6,7 +6,12 @@ import json
 import shutil
 import stat
 import sys
+from typing import ClassVar
 
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from tests.releases.test_postgres import query
 from tests.releases.test_release import (
@@ -24,10 +29,12 @@ from pufferslice import Certificate, Scenario
 from pufferslice._core import databases
 from pufferslice.cli.app import run
 from pufferslice.errors import AlreadyReleasedError, LedgerError, StorageError
+from pufferslice.queries import summary
 from pufferslice.releases import Ledger, release, release_again, storage
 from pufferslice.releases.commands import copying, finished, reconciling
 from pufferslice.releases.marks import found_in, marks_in
 from pufferslice.releases.release import Release
+from pufferslice.releases.value import fitting_value, released_frame, table_mark
 
 OTHER = Scenario.from_groups(TABLE, secret="t", query=MEAN)
 OTHER_ROWS = TABLE.take([0, 2, 4, 6, 8])
@@ -394,6 +401,49 @@ class TestDatabase:
         (tmp_path / "f.json").mkdir()
         release_a(certificate, ledger=address, out=tmp_path / "r.json")
         assert found_in([tmp_path])[0].grant.certificate == certificate.digest
+
+
+class TestTables:
+    """The mark of a table, by which a ledger knows it again."""
+
+    TABLE: ClassVar = {
+        "sex": ["F", "M", None, "F"] * 5,
+        "site": ["a", "bb", "a", ""] * 5,
+        "age": [30.0, 41.0, 52.0, None] * 5,
+    }
+
+    def mark(self, table):
+        query = summary(mean=["age"], rate={"site": "a"}, clip={"age": (17, 90)})
+        scenario = Scenario.from_prevalence(
+            pa.table(self.TABLE), column="sex", value="F", within=0.1, query=query
+        )
+        frame = released_frame(table)
+        return table_mark(scenario, frame, fitting_value(scenario, frame))
+
+    def test_the_same_in_any_order_and_of_any_library(self):
+        table = pa.table(self.TABLE)
+        mark = self.mark(table)
+        assert mark["n_rows"] == 20
+        order = np.random.default_rng(1).permutation(20)
+        others = (
+            table.take(order),
+            table.select(["age", "site", "sex"]),
+            pl.DataFrame(self.TABLE),
+            pd.DataFrame(self.TABLE),
+            table.set_column(1, "site", table["site"].dictionary_encode()),
+        )
+        assert [self.mark(other) for other in others] == [mark] * len(others)
+
+    @pytest.mark.parametrize(("column", "value"), [("age", 31.0), ("site", "b"), ("site", "bbb")])
+    def test_one_cell_makes_another(self, column, value):
+        changed = self.TABLE | {column: [value, *self.TABLE[column][1:]]}
+        assert self.mark(pa.table(changed)) != self.mark(pa.table(self.TABLE))
+
+    def test_a_ledger_keeps_it(self, path, certificate):
+        release_a(certificate, ledger=path)
+        (entry,) = Ledger(path).entries()
+        assert entry.table["n_rows"] == 3
+        assert set(entry.table) == {"n_rows", "digest"}
 
 
 class TestLocks:

@@ -54,7 +54,12 @@ from pufferslice.releases.derived import (
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.marks import Outside
 from pufferslice.releases.states import Entry, Grant, Intent, Shared
-from pufferslice.releases.value import check_atom, fitting_value
+from pufferslice.releases.value import (
+    check_atom,
+    fitting_value,
+    released_frame,
+    table_mark,
+)
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.whitening import Shape
 
@@ -470,7 +475,8 @@ def release(
     ends = _public_ends(scenario.query, certificate) if into_range else None
     _check_certificate(scenario, certificate, noise, progress)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
-    value = fitting_value(scenario, rows)
+    frame = released_frame(rows)
+    value = fitting_value(scenario, frame)
     if not certificate.noise_std:
         check_atom(scenario, value)
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
@@ -494,7 +500,7 @@ def release(
         releasing(
             book,
             grant_of(scenario, certificate),
-            Intent(certificate=certificate.digest),
+            Intent(certificate=certificate.digest, table=table_mark(scenario, frame, value)),
             outside,
             draw=drawn,
             text=lambda released: canonical_json(released.to_json()).decode(),

@@ -33,6 +33,20 @@ ROWS = Scenario.from_prevalence(
     within=0.1,
     query=summary(mean=["x", "y"], clip={"x": (0, 20), "y": (0, 40)}),
 )
+HOME = Scenario.from_occupancy(
+    [[0.9, 0.1], [0.2, 0.8]],
+    positions=[2],
+    query=summary(total=["x"], clip={"x": (0, 5)}),
+    length=6,
+    loads=pa.table({"state": [0, 1] * 5, "x": range(10)}),
+)
+MANY = Scenario.from_prevalence(
+    pa.table({"k": ["u", "v"] * 10} | {f"x{i}": range(20) for i in range(257)}),
+    column="k",
+    value="u",
+    within=0.1,
+    query=summary(mean=[f"x{i}" for i in range(257)], clip={f"x{i}": (0, 20) for i in range(257)}),
+)
 
 
 def many_sums():
@@ -145,8 +159,9 @@ FITS = [
     Refusal(lambda: fit_shape(many_sums(), GUESS), ArgumentError, "'diagonal'"),
     Refusal(lambda: fit_shape(ROWS, GUESS, guard=1.0), ArgumentError, "guard"),
     *[
-        Refusal(lambda c=claim: fit_shape(ROWS, c), CalibrationError, "guess")
+        Refusal(lambda c=claim, s=each: fit_shape(s, c), CalibrationError, "guess")
         for claim in (RENYI, Guarantee.epsilon_delta(1.0, 1e-5))
+        for each in (HOME, MANY)
     ],
 ]
 

@@ -270,7 +270,8 @@ class TestNoise:
     def test_other_bounds_are_swept(self):
         sweep = what_if(prevalence(), GUESS, bounds=[0.6, 0.7])
         assert sweep.rows[0].noise_stds[0] > sweep.rows[1].noise_stds[0]
-        assert "epsilon" not in str(sweep)
+        assert all(row.unsliced_epsilon > 0 for row in sweep.rows)
+        assert sweep.rows[0].epsilon_at_delta < sweep.rows[1].epsilon_at_delta
 
 
 class TestRelease:
@@ -560,6 +561,12 @@ def moments(**changes):
     return rows_of(**(settings | changes))
 
 
+def home():
+    loads = pa.table({"state": [0, 1] * 5, "kwh": range(10)})
+    query = queries.summary(total=["kwh"], clip={"kwh": (0, 9)})
+    return Scenario.from_occupancy(CHAIN, length=12, positions=[5], query=query, loads=loads)
+
+
 def markov(query):
     return Scenario.from_occupancy(CHAIN, length=12, positions=[5], query=query)
 
@@ -569,7 +576,7 @@ def markov(query):
     [
         (
             lambda: Guarantee.unsliced(order=4, epsilon=1.0).least_noise(
-                certify_release(prevalence(), GUESS).evidence
+                certify_release(home(), GUESS).evidence
             ),
             CalibrationError,
             "noise",

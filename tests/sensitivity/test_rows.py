@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.special import ndtr
 from tests.refusals import Refusal, check_refused
-from tests.row_moments import rows_of
+from tests.row_moments import difference_of, kind_of, rows_of
 
 from pufferslice.errors import ArgumentError, ClaimError
-from pufferslice.scenario.rows import Boxes, CellMoments, Differing, RowDistribution, covariance_of
+from pufferslice.scenario.rows import Boxes, Differing
 from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.whitening import Covariance
 
@@ -39,7 +39,14 @@ def test_answers_by_hand():
     (variation,) = ROWS.variations(NOISE)
     assert variation == pytest.approx(2 * ndtr(math.sqrt(11 / 9) / 2) - 1, rel=1e-6)
     assert ROWS.divergences(2.0, NOISE).tolist() == [math.inf]
-    assert ROWS.delta_curve(NOISE)(3.0).tolist() == [variation]
+    assert ROWS.delta_curve(NOISE)(0.0).tolist() == pytest.approx([variation], rel=1e-9)
+    assert ROWS.epsilon_at(1e-5, NOISE) is None
+    # The line from 0 that touches delta at epsilon 1, times the mean square.
+    q = np.linspace(0.1, 9.0, 10**6)
+    delta = ndtr(np.sqrt(q) / 2 - 1 / np.sqrt(q)) - math.e * ndtr(-np.sqrt(q) / 2 - 1 / np.sqrt(q))
+    assert ROWS.delta_curve(NOISE)(1.0).item() == pytest.approx(
+        (delta / q).max() * square, rel=1e-5
+    )
 
 
 @pytest.mark.soundness
@@ -59,27 +66,6 @@ def test_never_below_the_enumerated_mean_square(seed, n_differing):
     totals = [sum(parts) for parts in itertools.product(changes, repeat=n_differing)]
     truth = float(np.mean([total @ total for total in totals])) / 9
     assert truth <= rows.mean_squares(NOISE).item() <= truth * (1 + 1e-6) + 1e-5
-
-
-def cells_of(rows, labels):
-    cells, counts = np.unique(labels, return_counts=True)
-    means = np.array([rows[labels == cell].mean(axis=0) for cell in cells])
-    return CellMoments(cells, counts, means)
-
-
-def kind_of(rows, labels=None, place=0):
-    dim = rows.shape[1]
-    return RowDistribution(
-        place=place,
-        row_mean=rows.mean(axis=0),
-        row_cov=covariance_of(rows),
-        rows=rows,
-        cells={} if labels is None else {"x": cells_of(rows, labels)},
-        boxes=Boxes(low=np.full((1, dim), -20.0), high=np.full((1, dim), 20.0)),
-        differing=Differing(most=3),
-        size=np.zeros(dim),
-        ignorance=np.ones(dim),
-    )
 
 
 @pytest.mark.soundness
@@ -200,6 +186,135 @@ class TestCouplings:
         two.check()
 
 
+def mixtures(outcomes, std, dim):
+    """Densities of two mixtures of Gaussians on a grid, and the size of its cells."""
+    values = np.concatenate([values for values, _ in outcomes])
+    low, high = values.min(axis=0) - 12 * std, values.max(axis=0) + 12 * std
+    axes = [np.linspace(a, b, 4001 if dim == 1 else 161) for a, b in zip(low, high, strict=True)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, dim)
+    densities = []
+    for values, masses in outcomes:
+        found, places = np.unique(values.round(12), axis=0, return_inverse=True)
+        weights = np.bincount(places.ravel(), weights=masses)
+        squares = ((points[:, None] - found) ** 2).sum(axis=2) / std**2
+        densities.append(np.exp(-squares / 2) @ weights / (2 * np.pi * std**2) ** (dim / 2))
+    return densities, math.prod(axis[1] - axis[0] for axis in axes)
+
+
+def table_sums(draws, n_rows):
+    """All sums of so many rows, each from the values and probabilities of `draws`."""
+    values, masses = draws
+    places = np.array(list(itertools.product(range(len(values)), repeat=n_rows)))
+    return values[places].sum(axis=1), masses[places].prod(axis=1)
+
+
+@pytest.mark.soundness
+class TestExactMixtures:
+    """The divergences of what is released from two tables, by integrals over all draws of rows."""
+
+    @given(
+        st.integers(0, 2**32 - 1),
+        st.sampled_from([1, 2]),
+        st.sampled_from(["independent", "cells:x", "transport"]),
+        st.floats(0.4, 3.0),
+    )
+    def test_rows_that_differ(self, seed, dim, coupling, std):
+        """A share of exactly so many rows: both draws of the rows that make the difference."""
+        rng = np.random.default_rng(seed)
+        kinds, n_rows = rng.normal(size=(2, 3, dim)) * rng.uniform(0.1, 1), 2
+        labels = [rng.integers(0, 2, 3) for _ in range(2)]
+        differing = Differing(most=n_rows)
+        rows = difference_of(*kinds, differing, labels=labels, coupling=coupling)
+        sums = [table_sums((kind, np.full(3, 1 / 3)), n_rows) for kind in kinds]
+        self.check(rows, sums, std)
+
+    @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2]), st.floats(0.4, 3.0))
+    def test_rows_that_may_differ(self, seed, dim, std):
+        """Each row has the property by itself, in two worlds with shares 0.2 apart."""
+        rng = np.random.default_rng(seed)
+        kinds, n_rows = rng.normal(size=(2, 2, dim)) * rng.uniform(0.1, 1), 3
+        rows = difference_of(*kinds, Differing(most=n_rows, probability=0.2))
+        sums = [
+            table_sums((np.concatenate(kinds), np.repeat([1 - share, share], 2) / 2), n_rows)
+            for share in (0.3, 0.5)
+        ]
+        self.check(rows, sums, std)
+
+    def test_flags(self):
+        """One feature of two values: the coupled sum is near the exact divergence."""
+        flags = [np.array([[1.0], [0], [0], [0]]), np.array([[1.0], [1], [1], [0]])]
+        codes = [each[:, 0].astype(int) for each in flags]
+        kinds = [kind_of(*each, k) for k, each in enumerate(zip(flags, codes, strict=True))]
+        boxes = Boxes(low=[[0.0], [1.0]], high=[[0.0], [1.0]])
+        kinds = [attrs.evolve(kind, boxes=boxes) for kind in kinds]
+        rows = RowDifference.of(kinds, [(0, 1)], coupling="cells:x")
+        ((flag_sum,),) = rows.sums(None)
+        assert flag_sum.probability == pytest.approx(0.5)
+        sums = [table_sums((flag, np.full(4, 0.25)), 3) for flag in flags]
+        self.check(rows, sums, 1.0)
+        independent = RowDifference.of(kinds, [(0, 1)])
+        assert type(independent.sums(None)[0][0]) is not type(flag_sum)
+        self.check(independent, sums, 1.0)
+
+    def check(self, rows, sums, std):
+        rows.check()
+        dim, noise = rows.dim, Covariance(dim=rows.dim, std=std)
+        (first, second), cell = mixtures(sums, std, dim)
+        curve = rows.delta_curve(noise)
+        for p, q in ((first, second), (second, first)):
+            for order in (1.5, 4.0):
+                seen = (p > 1e-300) & (q > 1e-300)
+                total = np.exp(order * np.log(p[seen]) + (1 - order) * np.log(q[seen])).sum()
+                truth = math.log(total * cell) / (order - 1)
+                assert truth <= rows.divergences(order, noise).item() + 1e-6
+            for epsilon in (0.0, 0.5, 2.0):
+                truth = np.maximum(p - math.exp(epsilon) * q, 0).sum() * cell
+                assert truth <= curve(epsilon).item() + 1e-6
+        assert np.abs(first - second).sum() * cell / 2 <= rows.variations(noise).item() + 1e-6
+
+
+class TestLayers:
+    def test_moments_alone_bound_more_wastefully(self):
+        rng = np.random.default_rng(0)
+        kinds = rng.normal(size=(2, 30, 2))
+        layered = difference_of(*kinds, Differing(most=40))
+        only = attrs.evolve(
+            layered,
+            metric=np.zeros((0, 0)),
+            radii=np.zeros((0, 0)),
+            layers=np.zeros((0, 0, 2, 2)),
+        )
+        noise = Covariance(dim=2, std=60.0)
+        few, many = (each.divergences(4.0, noise).item() for each in (only, layered))
+        assert many < few < math.inf
+
+    def test_a_coupling_adds_a_bound(self):
+        rng = np.random.default_rng(1)
+        kinds, labels = rng.normal(size=(2, 12, 2)), [np.arange(12) % 3] * 2
+        for coupling in ("cells:x", "transport"):
+            rows = difference_of(*kinds, Differing(most=4), labels=labels, coupling=coupling)
+            rows.check()
+            ((drawn, coupled),) = rows.sums(None)
+            assert (len(drawn.parts), len(coupled.parts)) == (2, 1)
+            assert rows.laws_of(0) == [[0, 1], [2]]
+            bounds = [each.log_moments(np.array([0.01])).item() for each in (drawn, coupled)]
+            noise = Covariance(dim=2, std=1.0)
+            # The rate of order 2 is 1; at std 10 it is 0.01.
+            found = rows.divergences(2.0, attrs.evolve(noise, std=10.0)).item()
+            assert found == pytest.approx(min(bounds), rel=1e-9)
+
+    def test_states_of_a_home_have_no_number_of_rows(self):
+        assert not ROWS.bounds_rare_outputs
+        assert ROWS.sums(None) == [[]]
+
+
+LAYERED = difference_of(*np.random.default_rng(2).normal(size=(2, 9, 2)), Differing(most=5))
+
+
+def relayered(**fields):
+    return attrs.evolve(LAYERED, **fields).check
+
+
 def changed(**fields):
     return attrs.evolve(ROWS, **fields).check
 
@@ -233,6 +348,20 @@ KINDS = [[[1.0, 0.25], [0.25, 0.5]]] * 2
                     "shares": [[0.5, 0.5]] * 2,
                     "cell_means": ROWS.means[:, None] + np.array([[2.0, 0.0], [-2.0, 0.0]]),
                 },
+            )
+        ],
+        *[
+            Refusal(relayered(**fields), ArgumentError, "moments")
+            for fields in (
+                {"trials": [[4.0, 1.0]]},
+                {"trials": [[5.5, 1.0]]},
+                {"trials": [[5.0, 0.0]]},
+                {"trials": [[10.0, 0.5]], "squares": [[[40.0]]]},
+                {"radii": LAYERED.radii / 2},
+                {"layers": LAYERED.layers / 2},
+                {"layers": LAYERED.layers[:, ::-1] * [[[[1, 2], [2, 1]]]]},
+                {"radii": LAYERED.radii[:1]},
+                {"metric": np.eye(3)},
             )
         ],
         Refusal(

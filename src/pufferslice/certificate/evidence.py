@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar, final
+from weakref import ref
 
 import attrs
 import numpy as np
@@ -90,10 +91,15 @@ class Evidence:
         doubt = None if confidence is None else attrs.asdict(confidence)
         chosen = Recipe() if recipe is None else recipe
         along = None if profile is None else profile.digest()
-        key = digest(
-            canonical_json([scenario.description(), doubt, along]),
-            scenario.distributions_digest().encode(),
-        )
+        facts = canonical_json([scenario.description(), doubt, along])
+        # Of rows, the digest has no more than their sums, which other rows may have as well.
+        rows = [
+            ref(distribution)
+            for prior in scenario.priors
+            for distribution in prior.distributions.values()
+            if isinstance(distribution, RowDistribution)
+        ]
+        key = digest(facts, scenario.distributions_digest().encode()), *rows
         slices = None
         if profile is not None:
             slices = _SLICES.get(

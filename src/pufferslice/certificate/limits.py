@@ -31,6 +31,11 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "to: their mean squared distance under this noise must be at most {mean_square}. Values "
         "count within their public clip ranges."
     ),
+    "rare-rows-like-these": (
+        "Its epsilons hold for rows of which the mean exponential of that squared distance is also "
+        "at most that of the rows that the noise was fitted to: rows with more, or farther, "
+        "outliers need more noise. The share of right guesses does not depend on this."
+    ),
     "noise-from-released-rows": (
         "The noise was fitted to the released rows themselves, so every promise is given the "
         "noise, and what the noise itself tells about the rows is not covered. Noise from an "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statement about a release, computed from the evidence and the caller's options."""
 
+import math
 from typing import Any, Final, final
 
 import attrs
@@ -42,6 +43,8 @@ MOST_STATED: Final = 10_000
 """Most entries of a matrix in a statement; a larger one has a file of its own."""
 _OF_ROWS: Final = ("mean_square", "one_person")
 """Numbers that only scenarios of rows have."""
+_MOST_BESIDE: Final = 64
+"""Most statistics for which epsilons are stated beside a claim that is not about them."""
 
 
 @final
@@ -112,6 +115,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
     if options.total is not None:
         check_total(evidence, options)
     equal, method = evidence.are_equal, options.target.method
+    has_epsilons = _has_epsilons(evidence.full, options.target)
     deltas = () if equal else options.deltas
     scales = np.array(evidence.scenario["query"]["scales"], dtype=np.float64)
     values: dict[str, Any] = {
@@ -136,12 +140,14 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
         "profile": _profile(evidence) if options.target.is_sliced else None,
         "failure_probability": evidence.failure_probability,
         "sampling": _sampling(evidence, options, noise_std),
-        "unsliced": unsliced_of(evidence, options.target.reported_order, noise_std),
+        "unsliced": unsliced_of(
+            evidence, options.target.reported_order, noise_std, has_epsilon=has_epsilons
+        ),
         **_of_rows(evidence, options, noise_std),
         "deltas": list(deltas),
         "views": [
             attrs.asdict(view)
-            for delta in deltas
+            for delta in (deltas if has_epsilons else ())
             for view in views_of(evidence, options.target, noise_std, delta)
         ],
         "earlier_releases": list(options.earlier_releases),
@@ -280,13 +286,23 @@ def _noise_or_zero(target: Claim, slices: Slices) -> float:
         return 0.0
 
 
-def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> UnslicedPart:
+def _has_epsilons(full: Full, claim: Claim) -> bool:
+    """Whether epsilons are stated: not beside a claim by mean square of very many statistics."""
+    rows = full.differences
+    of_rows = rows is not None and not rows.converts_orders
+    return not (of_rows and claim.by_mean_square and full.dim > _MOST_BESIDE)
+
+
+def unsliced_of(
+    evidence: Evidence, order: float, noise_std: float, *, has_epsilon: bool = True
+) -> UnslicedPart:
     """Bound what the noise costs in all dimensions, and how often the secret can be guessed."""
     values: dict[str, Any] = {"order": order, "epsilon": 0.0, "guess": 0.5}
     values["source"] = "equal distributions"
     if not evidence.are_equal:
         full = evidence.full
-        bound, guess = full.divergence(order, noise_std), released_guess(full, noise_std)
+        bound = full.divergence(order, noise_std) if has_epsilon else math.inf
+        guess = released_guess(full, noise_std)
         is_bounded = bound < LARGEST
         lacks = not is_bounded and full.differences is not None
         values |= {

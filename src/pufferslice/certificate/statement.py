@@ -631,6 +631,7 @@ class ReleaseStatement(Part):
             "declared-priors-only": not rows,
             "rows-like-these": rows and not isinstance(scenario.secret, StateSecret),
             "slots-like-these": isinstance(scenario.secret, StateSecret),
+            "rare-rows-like-these": rows and bool(self.unsliced.epsilon or self.views),
             "noise-from-released-rows": rows and private,
             "shape-shows-differences": private and not rows and fitted,
             "prior-is-released-data": private and not rows,

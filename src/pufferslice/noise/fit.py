@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
+import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked
@@ -44,11 +45,17 @@ from pufferslice.sensitivity.person import distance_within, row_distance
 from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.rows import (
     INDEPENDENT,
+    MOST_FEATURES,
     TRANSPORT,
     RowDifference,
     couplings_by_cells,
 )
-from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
+from pufferslice.sensitivity.sensitivity import (
+    Full,
+    distribution_pairs,
+    full_sensitivity,
+    whitened,
+)
 from pufferslice.sensitivity.whitening import Shape
 
 ShapeKind = Literal["fitted", "diagonal", "isotropic", "given"]
@@ -69,8 +76,19 @@ _MOST_PIECES: Final = 2000
 """Largest number of an instance's coupled differences to which a shape is fitted."""
 _MOST_ATOMS: Final[Mapping[str, int]] = {"quick": 4_000, "thorough": 40_000}
 """Largest number of a distribution's atoms to which a shape is fitted."""
+_MOST_SIZED: Final = 2
+"""Most couplings for which the noise is sized where mean squares do not decide."""
+_LARGER: Final = 1.02
+"""Factor by which variances grow until a claim holds for noise that was rounded up."""
 _OTHER_ORDER: Final = 4.0
 """Order of the Rényi claim whose shape other claims use."""
+
+
+class Whole(NamedTuple):
+    """The whole output alone, as what a claim is asked about."""
+
+    full: Full
+    slices: None = None
 
 
 class Fit(NamedTuple):
@@ -179,11 +197,6 @@ def _row_fit(
             f"shape must be 'diagonal' for more than {MOST_FULL:,} sums, got {scenario.dim:,}: "
             "the matrix of correlated noise would be too large. Ask for it, or for fewer sums"
         )
-    if not target.by_mean_square:
-        raise CalibrationError(
-            f"second moments of rows bound right guesses and bits, and not {target}; claim "
-            "Guarantee.guess(at_most=...)"
-        )
     distributions, pairs = distribution_pairs(scenario)
     kinds = [each for each in distributions if isinstance(each, RowDistribution)]
     names = [INDEPENDENT, *couplings_by_cells(kinds)] if coupling is None else [coupling]
@@ -208,6 +221,12 @@ def _row_fit(
                 "larger delta"
             )
     plain = RowDifference.of(kinds, pairs)
+    if not (target.by_mean_square or plain.bounds_rare_outputs):
+        raise CalibrationError(
+            f"{target} is about rare outputs, which are bounded for up to {MOST_FEATURES} "
+            "statistics of a number of rows that are alike, and not here; claim "
+            "Guarantee.guess(at_most=...)"
+        )
     balance = sampling_weights(plain)
     importance = _importance(scenario.query, weights)
     if importance is not None:
@@ -230,6 +249,18 @@ def _row_fit(
             difference = RowDifference.of(kinds, pairs, coupling=name, shape=metric)
         return difference
 
+    def whole(name: str, covariance: Floats) -> Whole:
+        """Compare the worlds under this noise, beyond second moments."""
+        shape = None if scenario.dim == 1 else Shape.of_covariance(covariance)
+        layered = RowDifference.of(kinds, pairs, coupling=name, shape=shape, layered=True)
+        return Whole(Full(dim=scenario.dim, differences=layered, shape=shape))
+
+    def sized(name: str, noise: RowNoise) -> RowNoise:
+        """Enlarge the noise to what a claim needs that a mean square does not bound."""
+        least = target.least_noise(whole(name, noise.covariance))
+        growth = least**2 * scenario.dim / float(np.trace(noise.covariance))
+        return attrs.evolve(noise, covariance=noise.covariance * growth)
+
     differences = {name: plain if name == INDEPENDENT else coupled(name) for name in names}
 
     def price(name: str) -> float:
@@ -239,8 +270,14 @@ def _row_fit(
         return least_value(moments, target.distance_limit, balance, kind=kind)
 
     name = names[0] if len(names) == 1 else min(names, key=price)
+    best = found(differences[name])
+    if not target.by_mean_square and stds is None:
+        # What a mean square tells of couplings says little about rare outputs.
+        tried = dict.fromkeys([*sorted(names, key=price)[:_MOST_SIZED], names[0]])
+        noises = {each: sized(each, found(differences[each])) for each in tried}
+        name = min(noises, key=lambda each: float(np.diagonal(noises[each].covariance) @ balance))
+        best = noises[name]
     difference = differences[name]
-    best = found(difference)
     if stds is not None:
         distance = row_distance(best.covariance, *difference.boxes)
         floor = None
@@ -251,9 +288,17 @@ def _row_fit(
         difference, best.covariance, limit=limit, from_released_rows=is_released
     )
     noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim) if is_raised else None
+    if is_released and not target.by_mean_square:
+        # What is rounded up has another shape, for which the claim is evaluated again.
+        while target.spent(whole(name, covariance), float(noise_std or 0.0)) > target.bound:
+            covariance, _ = row_covariance(
+                difference, covariance * _LARGER, limit=limit, from_released_rows=True
+            )
+            noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim)
+    gap = best.gap if target.by_mean_square else None
     if scenario.dim == 1:
         return Fit("isotropic", None, noise_std=noise_std, coupling=name)
-    return Fit(kind, Shape.of_covariance(covariance), best.gap, noise_std, name)
+    return Fit(kind, Shape.of_covariance(covariance), gap, noise_std, name)
 
 
 def _importance(

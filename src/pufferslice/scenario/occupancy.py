@@ -198,6 +198,11 @@ class DifferingStates:
 
     between_states: Mapping[tuple[int, int], DifferingSlots]
 
+    @property
+    def trials(self) -> tuple[float, float]:
+        """Return 0: slots that differ are of several kinds, and as many as the chain makes them."""
+        return 0.0, 0.0
+
     @classmethod
     def of(cls, chain: Chain, known: range, periods: npt.ArrayLike) -> "DifferingStates":
         """Compute the moments for every pair of states."""

@@ -66,6 +66,11 @@ class Differing:
         """Expected square of the number of rows that differ."""
         return self.mean**2 + self.mean * (1 - self.probability)
 
+    @property
+    def trials(self) -> tuple[float, float]:
+        """Number of rows that may differ, and the probability that each of them does."""
+        return float(self.most), self.probability
+
     def between(self, first: int, second: int, n_kinds: int) -> tuple[Floats, Floats]:
         """Moments of the numbers of rows that turn from one kind into another.
 
@@ -130,6 +135,13 @@ class Boxes:
 class DifferingRows(Protocol):
     """How many rows differ between two worlds."""
 
+    @property
+    def trials(self) -> tuple[float, float]:
+        """Number of rows that may differ, and the probability that each of them does.
+
+        0 where it is not a number of like rows.
+        """
+
     def between(self, first: int, second: int, n_kinds: int) -> tuple[Floats, Floats]:
         """Moments of the numbers of rows that turn from one kind into another, by period.
 
@@ -161,6 +173,11 @@ class RowDistribution:
     moments are known."""
     cells: Mapping[str, CellMoments] = attrs.field(factory=dict)
     """Moments by cell, by the name of the labelling; confidential."""
+    groups: Integers | None = None
+    """Group of each of the rows, all of it in one cell by each labelling; confidential. None where
+    the rows are."""
+    members: Mapping[str, Integers] = attrs.field(factory=dict)
+    """Cell of each group, by the name of the labelling."""
     sums: tuple[int, ...] = ()
     """Number of rows and exact sums of their quantised numbers; confidential. Empty where moments
     were given."""
@@ -177,6 +194,12 @@ class RowDistribution:
     def dim(self) -> int:
         """Number of coordinates."""
         return len(self.size)
+
+    def codes(self, labelling: str) -> Integers | None:
+        """Return the cell of each of the rows; None where that is not known."""
+        if self.groups is None or labelling not in self.members:
+            return None
+        return np.asarray(self.members[labelling][self.groups])
 
     @property
     def rows_at_hand(self) -> Floats:
@@ -321,6 +344,8 @@ class RowTable:
                 row_cov=part.moments.covariance,
                 rows=part.rows,
                 cells=part.cells,
+                groups=part.groups,
+                members=groups.cells,
                 sums=tuple(part.sums.tolist()),
                 boxes=self.boxes,
                 differing=differing,
@@ -343,6 +368,7 @@ class RowTable:
             row_cov=np.zeros_like(rows.row_cov),
             rows=nothing,
             cells={},
+            groups=None,
             sums=(),
         )
         return none, there
@@ -372,6 +398,7 @@ class RowTable:
             moments=moments,
             cells=groups.moments(by_group, places),
             rows=np.concatenate(kept) if len(kept) > 1 else next(iter(kept), None),
+            groups=groups.groups[places] if kept else None,
         )
 
     def _size(self, sums: Integers) -> Floats:
@@ -388,6 +415,7 @@ class _Summed(NamedTuple):
     moments: RowMoments
     cells: dict[str, CellMoments]
     rows: Floats | None
+    groups: Integers | None
 
 
 class _Groups(NamedTuple):

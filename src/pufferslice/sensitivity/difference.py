@@ -32,6 +32,8 @@ class Difference(Protocol):
     """Whether the bounds are about values on the grid of the release."""
     is_by_mean_square: ClassVar[bool]
     """Whether bounds on total variation follow from mean squared distances alone."""
+    converts_orders: ClassVar[bool]
+    """Whether divergences at some orders give epsilons that those at a delta do not improve."""
 
     @property
     def n_instances(self) -> int:
@@ -109,6 +111,7 @@ class NotOfRows:
     """A difference that does not say what one row adds."""
 
     is_by_mean_square: ClassVar[bool] = False
+    converts_orders: ClassVar[bool] = True
 
     def least_share(self, noise: Covariance) -> None:
         """Return None: no rows are coupled."""

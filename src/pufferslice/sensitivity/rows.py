@@ -18,6 +18,10 @@ most $E\,\Phi(\sqrt{Z^\top \Sigma^{-1} Z} / 2)$ by joint convexity, and at most
 $\Phi(\sqrt{\rho} / 2)$ with $\rho = E\, Z^\top \Sigma^{-1} Z = \mathrm{tr}(\Sigma^{-1} M)$ by
 Jensen's inequality, because $q \mapsto \Phi(\sqrt q / 2)$ is concave.
 
+Rényi divergences and (epsilon, delta) need exponential moments of that squared distance, which
+`shells` bounds from *layers* of the rows: parts of C by how far rows are from their mean. Where
+only means, covariances and public ranges are known, there is one layer.
+
 C depends on how the two rows of a change are coupled; m does not. Drawn independently,
 $C = S_0 + S_1$. By *transport*, rows meet that are close. Coupled by *cells*, a public label of
 rows, the labels of both rows are drawn together, and the rows are independent given their labels.
@@ -39,7 +43,7 @@ $\pi$, are enough.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, Self, final
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast, final
 
 import attrs
 import numpy as np
@@ -47,6 +51,7 @@ import numpy.typing as npt
 from scipy.special import erf
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers, locked, locked_integers, same
+from pufferslice._core.search import smallest_epsilon
 from pufferslice._core.text import listed
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
@@ -54,7 +59,19 @@ from pufferslice.scenario.occupancy import stated_changes
 from pufferslice.scenario.rows import CellMoments, RowDistribution, stated_differing
 from pufferslice.sensitivity.couplings import Recipe, coupled_ends, least_plan
 from pufferslice.sensitivity.difference import NotOnSpheres
+from pufferslice.sensitivity.flags import MOST_FLAGS, FlagSum
+from pufferslice.sensitivity.hockey_stick import mean_delta
+from pufferslice.sensitivity.layers import (
+    MOMENT_ERROR,
+    Layers,
+    Sorting,
+    farthest_in_boxes,
+    n_layers_of,
+    one_layer,
+    whitened_layers,
+)
 from pufferslice.sensitivity.person import row_distance
+from pufferslice.sensitivity.shells import RowSum
 from pufferslice.sensitivity.tables import DistributionPair
 from pufferslice.sensitivity.whitening import Covariance, Shape
 
@@ -68,8 +85,14 @@ NEAR_CELLS: Final = "transport:"
 _MOST_PLANNED: Final = 2**14
 """Most pairs of cells of a transport that is tried without being asked for."""
 
-_MOMENT_ERROR: Final = 1e-9
-"""Bound on errors of stored moments, as shares of what one row could do: far above rounding."""
+MOST_FEATURES: Final = 256
+"""Most features of a row for bounds beyond second moments."""
+_MOST_LAYERED: Final = 2**9
+"""Most cells whose rows are sorted into layers apart."""
+_LAYER_ERROR: Final = 1e-7
+"""Tolerance for the sum of layers, which were rounded up, as shares of what one row could do."""
+_LAYER_ROOM: Final = 1e-3
+"""Tolerance for radii of layers, as a share of the longest change."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
 
@@ -92,6 +115,7 @@ class RowDifference(NotOnSpheres):
     is_by_mean_square: ClassVar[bool] = True
     is_point: ClassVar[bool] = False
     is_single: ClassVar[bool] = False
+    converts_orders: ClassVar[bool] = False
 
     means: Floats = attrs.field(converter=locked, eq=same)
     """Mean of what a row of each kind adds, scaled, shape (n_kinds, n_features)."""
@@ -120,9 +144,18 @@ class RowDifference(NotOnSpheres):
     coupled: Floats = attrs.field(converter=locked, eq=same)
     """Second moment of the change by transport, shape (n_instances, n_features, n_features); of
     no instances where rows are coupled in another way."""
-    _latest: tuple[Shape | None, Floats] | None = attrs.field(
-        default=None, init=False, eq=False, repr=False
-    )
+    trials: Floats = attrs.field(converter=locked, eq=same)
+    """Number of rows that may differ, and the probability that each of them does, shape
+    (n_instances, 2); 0 where it is not a number of like rows."""
+    metric: Floats = attrs.field(converter=locked, eq=same)
+    """Whitening matrix of the radii of layers, shape (n_features, n_features); none without."""
+    radii: Floats = attrs.field(converter=locked, eq=same)
+    """Radius of each layer of the rows of every kind and, where rows are coupled by few cells or by
+    transport, of the changes of every instance; shape (n_kinds or n_kinds + n_instances, n_layers),
+    without layers (0, 0)."""
+    layers: Floats = attrs.field(converter=locked, eq=same)
+    """Part of the covariance from each layer, shape (..., n_layers, n_features, n_features)."""
+    _latest: "_Whitened | None" = attrs.field(default=None, init=False, eq=False, repr=False)
 
     @classmethod
     def of(
@@ -132,8 +165,12 @@ class RowDifference(NotOnSpheres):
         *,
         coupling: str = INDEPENDENT,
         shape: Shape | None = None,
+        layered: bool = False,
     ) -> "RowDifference":
-        """Compute the difference of worlds; transport is that of rows that the shape whitens."""
+        """Compute the difference of worlds; transport is that of rows that the shape whitens.
+
+        `layered` keeps what bounds beyond second moments need, as far as the rows are known.
+        """
         kinds = _kinds_of(distributions)
         cells = _cells_of(kinds, coupling)
         places = [(distributions[a].place, distributions[b].place) for a, b in pairs]
@@ -143,10 +180,20 @@ class RowDifference(NotOnSpheres):
         ]
         dim, n_cells = len(kinds[0].row_mean), len(cells[0].cells)
         coupled, plans = np.zeros((0, dim, dim)), np.zeros((0, n_cells, n_cells))
+        transported: list[tuple[Floats, Floats]] = []
         if coupling == TRANSPORT:
-            coupled = _transported(kinds, places, shape)
+            transported = _transported(kinds, places, shape)
+            moments = [(change.T * masses) @ change for change, masses in transported]
+            coupled = _symmetric(np.array(moments))
         if coupling.startswith(NEAR_CELLS):
             plans = _planned(cells, places, shape)
+        metric: Floats = np.zeros((0, 0))
+        layers: list[Layers] = []
+        is_known = all(kind.rows is not None for kind in kinds)
+        trials = [distributions[a].differing.trials for a, _ in pairs]
+        if layered and is_known and all(number for number, _ in trials) and dim <= MOST_FEATURES:
+            metric = np.eye(dim) if shape is None else shape.whitening
+            layers = _layers_of(kinds, places, coupling, metric, transported, plans)
         return cls(
             means=[kind.row_mean for kind in kinds],
             covs=[_symmetric(kind.row_cov) for kind in kinds],
@@ -159,6 +206,10 @@ class RowDifference(NotOnSpheres):
             cell_means=[part.means for part in cells],
             plans=plans,
             coupled=coupled,
+            trials=trials,
+            metric=metric,
+            radii=[each.radii for each in layers] or np.zeros((0, 0)),
+            layers=[each.moments for each in layers] or np.zeros((0, 0, dim, dim)),
         )
 
     @property
@@ -180,6 +231,11 @@ class RowDifference(NotOnSpheres):
     def dim(self) -> int:
         """Number of coordinates."""
         return self.n_periods * self.n_features
+
+    @property
+    def bounds_rare_outputs(self) -> bool:
+        """Whether more is bounded than right guesses: Rényi divergences, and small deltas."""
+        return bool(self.trials[:, 0].all()) and self.dim <= MOST_FEATURES
 
     @property
     def spans(self) -> Floats:
@@ -240,7 +296,7 @@ class RowDifference(NotOnSpheres):
             turned = np.diagonal(squares).reshape(self.n_periods, -1).sum(axis=1)
             most = turned * len(self.means) + counts.sum(axis=1)
             sizes = np.diagonal(moment) + np.outer(most, self.spans**2).ravel()
-            moments[i] = _symmetric(moment) + _MOMENT_ERROR * self.dim * np.diag(sizes)
+            moments[i] = _symmetric(moment) + MOMENT_ERROR * self.dim * np.diag(sizes)
         return moments
 
     @property
@@ -268,12 +324,15 @@ class RowDifference(NotOnSpheres):
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
         """Report if fewer rows differ than the stated range of secrets needs."""
         stated = _stated_changes(scenario, self.pairs, len(self.means))
-        for counts, squares, (needed, product) in zip(
-            self.counts, self.squares, stated, strict=True
+        trials = _stated_trials(scenario["secret"])
+        for counts, squares, own, (needed, product) in zip(
+            self.counts, self.squares, self.trials, stated, strict=True
         ):
             sizes = np.abs(product).max() * (_ROOM - 1)
-            if (counts < needed / _ROOM).any() or (
-                np.linalg.eigvalsh(squares - product)[0] < -len(product) * sizes
+            if (
+                (counts < needed / _ROOM).any()
+                or (np.linalg.eigvalsh(squares - product)[0] < -len(product) * sizes)
+                or (own[0] > 0 and (own < trials).any())
             ):
                 yield "fewer rows differ in the evidence than the stated range of secrets needs"
                 return
@@ -287,23 +346,28 @@ class RowDifference(NotOnSpheres):
 
         The grid adds to the distance of every two coupled outputs (Minkowski).
         """
-        distances = np.sqrt(self._whitened_squares(noise.shape)) / noise.std
+        distances = np.sqrt(self._whitened(noise.shape).squares) / noise.std
         return np.asarray((distances + noise.margin / noise.std) ** 2 * _UP)
 
-    def _whitened_squares(self, shape: Shape | None) -> Floats:
-        """Expected squared distances in whitened coordinates, rounded up; kept for one shape."""
-        if self._latest is not None and self._latest[0] is shape:
-            return self._latest[1]
-        whitening = np.eye(self.dim) if shape is None else shape.whitening
-        size = np.abs(whitening)
-        squares = []
-        for moment in self.second_moments:
-            total = float(np.sum((whitening @ moment) * whitening))
-            largest = float(np.sum((size @ np.abs(moment)) * size))
-            squares.append(total + 4 * (self.dim + 4) ** 2 * UNIT_ROUNDOFF * largest)
-        found = np.array(squares)
-        object.__setattr__(self, "_latest", (shape, found))
-        return found
+    def sums(self, shape: Shape | None) -> list[list[FlagSum | RowSum]]:
+        """Return what bounds rare outputs: for each instance, sums of which each is a bound."""
+        return self._whitened(shape).sums
+
+    def laws_of(self, instance: int) -> list[list[int]]:
+        """Places, among those with layers, of the parts of each sum: kinds, then changes.
+
+        Rows drawn independently have two parts, or one where rows of one kind are all alike.
+        """
+        kinds, change = self.pairs[instance].tolist(), len(self.means) + instance
+        drawn = [kind for kind in kinds if self.covs[kind].any()] or kinds[:1]
+        has_changes = self.is_coupled and (not len(self.radii) or len(self.radii) > change)
+        return [drawn, *([[change]] if has_changes else [])]
+
+    def _whitened(self, shape: Shape | None) -> "_Whitened":
+        """The rows in whitened coordinates; kept for one shape."""
+        if self._latest is None or self._latest.shape is not shape:
+            object.__setattr__(self, "_latest", _Whitened(rows=self, shape=shape))
+        return cast("_Whitened", self._latest)
 
     def least_share(self, noise: Covariance) -> float:
         """Share of noise of this shape below which no coupling could go, rounded down.
@@ -336,23 +400,60 @@ class RowDifference(NotOnSpheres):
         return None if self.n_periods > 1 else row_distance(noise.covariance, *self.boxes)
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
-        """Return infinity: second moments bound no Rényi divergence."""
-        del order, noise
-        return np.full(self.n_instances, math.inf)
+        r"""Bound $D_\alpha \le \ln E\, e^{\alpha (\alpha-1) Q / 2} / (\alpha - 1)$.
+
+        The grid makes every distance longer: $(r + m)^2 \le (1 + m) r^2 + m + m^2$ in noise
+        deviations. Infinite where the differing rows are not a number of like rows, or have too
+        many features.
+        """
+        farther = noise.margin / noise.std * _UP
+        rate = order * (order - 1) / 2
+        whitened = rate * (1 + farther) / noise.std**2 * _UP
+        logs = [
+            min(
+                (float(each.log_moments(np.array([whitened]))[0]) for each in sums),
+                default=math.inf,
+            )
+            for sums in self.sums(noise.shape)
+        ]
+        added = rate * (farther + farther**2)
+        return np.asarray((np.array(logs) + added) / (order - 1) * _UP)
 
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
-        """Return the total variation, whatever epsilon is: second moments bound no more."""
-        variations = self.variations(noise)
-        return lambda _epsilon: variations
+        """Bound delta by the mean squared distance, and by exponential moments where they exist."""
+        squares, variations = self.mean_squares(noise), self.variations(noise)
+        sums = self.sums(noise.shape)
+
+        def deltas(epsilon: float) -> Floats:
+            found = [
+                min((each.delta(epsilon, noise.std, noise.margin) for each in one), default=1.0)
+                for one in sums
+            ]
+            return np.minimum(np.minimum(variations, mean_delta(squares, epsilon)), found)
+
+        return deltas
 
     def variations(self, noise: Covariance) -> Floats:
-        """Bound total variation by two Gaussians at the root mean squared distance (Jensen)."""
-        distances = np.sqrt(self.mean_squares(noise))
-        return np.asarray(np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP))
+        """Bound total variation by two Gaussians at the root mean squared distance (Jensen).
 
-    def epsilon_at(self, delta: float, noise: Covariance) -> None:
-        """Return None: second moments give no epsilon below the total variation."""
-        del delta, noise
+        Of a single feature of two values it is computed as the sum that it is.
+        """
+        distances = np.sqrt(self.mean_squares(noise))
+        bounds = np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP)
+        if self.dim > 1:
+            return np.asarray(bounds)
+        exact = [
+            min((each.variation(noise.std, noise.margin) for each in sums), default=1.0)
+            for sums in self.sums(noise.shape)
+        ]
+        return np.asarray(np.minimum(bounds, exact))
+
+    def epsilon_at(self, delta: float, noise: Covariance) -> float | None:
+        """Find the smallest epsilon at `delta`; None where rows have too many features."""
+        if not self.bounds_rare_outputs:
+            return None
+        curve = self.delta_curve(noise)
+        return smallest_epsilon(lambda epsilon: float(curve(epsilon).max()), delta)
 
     def reach(self) -> None:
         """Return None: distances of coupled rows are not kept."""
@@ -379,7 +480,7 @@ class RowDifference(NotOnSpheres):
             how = "coupled by near cells" if len(self.plans) else "coupled by cells"
         elif len(self.coupled):
             how = "coupled by transport"
-        return f"second moments of the rows that make the difference, {how}"
+        return f"moments of the rows that make the difference, {how}"
 
     def check(self) -> None:
         """Raise unless the numbers can be moments of clipped rows."""
@@ -400,6 +501,8 @@ class RowDifference(NotOnSpheres):
             and all(self._is_covariance(cov) for cov in self.covs)
             and self._has_fitting_cells()
             and all(self._is_covariance(change.cov) for change in self.changes)
+            and self._has_possible_trials()
+            and self._has_fitting_layers()
         )
         if not possible:
             raise ArgumentError("these are not moments of rows within the public ranges")
@@ -407,6 +510,9 @@ class RowDifference(NotOnSpheres):
     def _check_shapes(self) -> None:
         kinds, dim = len(self.means), self.means.shape[-1]
         n, periods, cells = len(self.pairs), self.n_periods, self.shares.shape[-1]
+        layers, laws = self.radii.shape[-1], kinds
+        if self.is_coupled and len(self.radii) > kinds:
+            laws += n
         shapes = {
             "means": (kinds, dim),
             "covs": (kinds, dim, dim),
@@ -419,6 +525,10 @@ class RowDifference(NotOnSpheres):
             "cell_means": (kinds, cells, dim),
             "plans": (len(self.plans) and n, cells, cells),
             "coupled": (len(self.coupled) and n, dim, dim),
+            "trials": (n, 2),
+            "metric": (len(self.metric) and dim, len(self.metric) and dim),
+            "radii": (len(self.metric) and laws, layers),
+            "layers": (len(self.metric) and laws, layers, dim, dim),
         }
         arrays = self.arrays()
         fits = all(arrays[name].shape == shape for name, shape in shapes.items())
@@ -436,15 +546,47 @@ class RowDifference(NotOnSpheres):
             fits = bool((self.counts[:, 0, 1:] ** 2 / _ROOM <= alone).all())
         return bool(
             fits
-            and (np.array(least) >= -_MOMENT_ERROR * alone.max(initial=0.0)).all()
+            and (np.array(least) >= -MOMENT_ERROR * alone.max(initial=0.0)).all()
             and (self.n_periods == 1 or not self.is_coupled)
         )
+
+    def _has_possible_trials(self) -> bool:
+        """Whether the numbers of rows that may differ give the expected ones."""
+        is_number = self.trials[:, 0] > 0
+        number, probability = self.trials[is_number].T
+        mean = number * probability
+        squares = np.diagonal(self.squares, axis1=1, axis2=2).max(axis=1, initial=0.0)[is_number]
+        return bool(
+            (number == np.floor(number)).all()
+            and ((probability > 0) & (probability <= 1)).all()
+            and (self.counts.max(axis=(1, 2))[is_number] <= mean * _ROOM).all()
+            and (squares <= (mean**2 + mean * (1 - probability)) * _ROOM).all()
+            and (self.n_periods == 1 or not is_number.any())
+        )
+
+    def _has_fitting_layers(self) -> bool:
+        """Whether layers add up to the covariances, and no layer has rows beyond its radius."""
+        if not len(self.metric):
+            return True
+        whole = [*self.covs, *(each.cov for each in self.changes)][: len(self.radii)]
+        units, size = np.outer(self.spans, self.spans), np.abs(self.metric) @ self.spans
+        room = _LAYER_ERROR * len(self.spans)
+        least = float(np.linalg.norm(size)) * _LAYER_ROOM
+        for cov, radii, layers in zip(whole, self.radii, self.layers, strict=True):
+            squares = np.einsum("ij,kjl,il->k", self.metric, layers, self.metric)
+            if (
+                (np.abs(layers.sum(axis=0) - cov) > room * units).any()
+                or any(not self._is_covariance(each) for each in layers)
+                or (squares / np.maximum(radii, least) ** 2).sum() > 1 + _LAYER_ROOM
+            ):
+                return False
+        return True
 
     def _is_covariance(self, cov: Floats) -> bool:
         """Whether a matrix is symmetric and, up to rounding, positive semi-definite."""
         units = np.where(self.spans > 0, self.spans, 1.0)
         raised = cov / np.outer(units, units)
-        raised[np.diag_indices(self.n_features)] += _MOMENT_ERROR * self.n_features
+        raised[np.diag_indices(self.n_features)] += MOMENT_ERROR * self.n_features
         try:
             np.linalg.cholesky(raised)
         except np.linalg.LinAlgError:
@@ -460,8 +602,8 @@ class RowDifference(NotOnSpheres):
         between = np.einsum("kc,kcf,kcg->kfg", self.shares, apart, apart)
         return bool(
             (self.shares >= 0).all()
-            and np.abs(self.shares.sum(axis=1) - 1).max() <= _MOMENT_ERROR
-            and (np.abs(means - self.means) <= _MOMENT_ERROR * self.spans).all()
+            and np.abs(self.shares.sum(axis=1) - 1).max() <= MOMENT_ERROR
+            and (np.abs(means - self.means) <= MOMENT_ERROR * self.spans).all()
             and all(self._is_plan(*each) for each in zip(self.plans, self.pairs, strict=False))
             and all(self._is_covariance(within) for within in _symmetric(self.covs - between))
         )
@@ -469,10 +611,97 @@ class RowDifference(NotOnSpheres):
     def _is_plan(self, plan: Floats, pair: Integers) -> bool:
         """Whether probabilities of each two cells have the shares of both kinds."""
         sums = np.stack([plan.sum(axis=1), plan.sum(axis=0)])
-        return bool((plan >= 0).all() and np.abs(sums - self.shares[pair]).max() <= _MOMENT_ERROR)
+        return bool((plan >= 0).all() and np.abs(sums - self.shares[pair]).max() <= MOMENT_ERROR)
 
     def __repr__(self) -> str:
         return f"RowDifference(dim={self.dim}, n_instances={self.n_instances})"
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False, slots=False, repr=False)
+class _Whitened:
+    """A row difference in the coordinates that a shape whitens."""
+
+    rows: RowDifference
+    shape: Shape | None
+
+    @property
+    def whitening(self) -> Floats:
+        return np.eye(self.rows.dim) if self.shape is None else self.shape.whitening
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Expected squared distances, rounded up."""
+        whitening, size = self.whitening, np.abs(self.whitening)
+        squares = []
+        for moment in self.rows.second_moments:
+            total = float(np.sum((whitening @ moment) * whitening))
+            largest = float(np.sum((size @ np.abs(moment)) * size))
+            squares.append(total + 4 * (self.rows.dim + 4) ** 2 * UNIT_ROUNDOFF * largest)
+        return np.array(squares)
+
+    @cached_property
+    def sums(self) -> list[list[FlagSum | RowSum]]:
+        """Sums of the rows that differ, of each instance: each bounds it; none where nothing does.
+
+        Drawn independently, and as the coupling has them.
+        """
+        return [self._sums_of(instance) for instance in range(self.rows.n_instances)]
+
+    def _sums_of(self, instance: int) -> list[FlagSum | RowSum]:
+        rows, (number, probability) = self.rows, self.rows.trials[instance].tolist()
+        if not rows.bounds_rare_outputs:
+            return []
+        change = rows.changes[instance]
+        flag = self._flag_of(change)
+        if flag is not None and number <= MOST_FLAGS:
+            share, length = flag
+            return [FlagSum(n_rows=int(number), probability=probability * share, length=length)]
+        size = np.abs(self.whitening)
+        length = float(np.linalg.norm(size @ np.abs(change.mean)))
+        error = 2 * MOMENT_ERROR * float(np.linalg.norm(size @ rows.spans))
+        return [
+            RowSum(
+                n_rows=int(number),
+                probability=probability,
+                mean=self.whitening @ change.mean,
+                mean_error=error + 4 * (rows.dim + 4) * UNIT_ROUNDOFF * length,
+                parts=tuple(self._layers(law) for law in laws),
+            )
+            for laws in rows.laws_of(instance)
+        ]
+
+    def _flag_of(self, change: Change) -> tuple[float, float] | None:
+        """Share of the rows that change, and how far, of one feature that is one of two numbers.
+
+        None for other features, or where the coupling changes more rows than it must.
+        """
+        rows = self.rows
+        ends = np.unique(rows.low)
+        if rows.n_features > 1 or not np.array_equal(rows.low, rows.high) or len(ends) != 2:
+            return None
+        span, mean = float(ends[1] - ends[0]), abs(float(change.mean[0]))
+        if change.cov.item() + mean**2 > span * mean + 4 * MOMENT_ERROR * span**2:
+            return None
+        share = min(1.0, mean / span + 2 * MOMENT_ERROR)
+        return share, span * abs(float(self.whitening.item())) * _UP
+
+    def _layers(self, law: int) -> Layers:
+        """Whitened layers of a kind or a change; one where only moments and ranges are known."""
+        rows, instance = self.rows, law - len(self.rows.means)
+        if len(rows.radii):
+            stored = Layers(rows.radii[law], rows.layers[law])
+            return whitened_layers(stored, self.whitening, rows.metric)
+        is_coupled = instance >= 0
+        kinds = rows.pairs[instance].tolist() if is_coupled else [law]
+        cov = rows.changes[instance].cov if is_coupled else rows.covs[law]
+        radius = sum(map(self._farthest, kinds))
+        only = one_layer(cov, radius, rows.spans, is_coupled=is_coupled)
+        return whitened_layers(only, self.whitening, self.whitening)
+
+    def _farthest(self, kind: int) -> float:
+        rows = self.rows
+        return farthest_in_boxes(rows.low, rows.high, rows.means[kind], self.whitening)
 
 
 def _stated_changes(
@@ -486,6 +715,11 @@ def _stated_changes(
     differing = stated_differing(secret)
     for first, second in pairs.tolist():
         yield differing.between(first, second, n_kinds)
+
+
+def _stated_trials(secret: Mapping[str, Any]) -> tuple[float, float]:
+    """Return number and probability of rows that differ; infinite where it is no such number."""
+    return (math.inf, math.inf) if "state_of" in secret else stated_differing(secret).trials
 
 
 def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]:
@@ -539,10 +773,45 @@ def _planned(
     return plans
 
 
+def _layers_of(
+    kinds: Sequence[RowDistribution],
+    pairs: Sequence[tuple[int, int]],
+    coupling: str,
+    metric: Floats,
+    transported: Sequence[tuple[Floats, Floats]],
+    plans: Floats,
+) -> list[Layers]:
+    """Layers of the rows of each kind and, where they are coupled, of the changes of each pair.
+
+    Without the latter where rows meet by too many cells.
+    """
+    spans, number = kinds[0].boxes.spans, len(kinds)
+    number += 0 if coupling == INDEPENDENT else len(pairs)
+    sorting = Sorting(metric=metric, spans=spans, n_layers=n_layers_of(number, len(spans)))
+    drawn = [sorting.of_kind(each.rows_at_hand, each.row_mean) for each in kinds]
+    if coupling == TRANSPORT:
+        means = [kinds[b].row_mean - kinds[a].row_mean for a, b in pairs]
+        changes = zip(transported, means, strict=True)
+        return drawn + [sorting.of_changes(*change, mean) for change, mean in changes]
+    name = coupling.partition(":")[2]
+    codes = [each.codes(name) for each in kinds]
+    known = [code for code in codes if code is not None]
+    if not name or len(known) < len(kinds):
+        return drawn
+    cells = np.unique(np.concatenate(known))
+    if len(cells) > _MOST_LAYERED:
+        return drawn
+    coded = [
+        (each.rows_at_hand, np.searchsorted(cells, code))
+        for each, code in zip(kinds, known, strict=True)
+    ]
+    return drawn + sorting.of_cells(coded, pairs, len(cells), plans)
+
+
 def _transported(
     kinds: Sequence[RowDistribution], pairs: Sequence[tuple[int, int]], shape: Shape | None
-) -> Floats:
-    """Second moments of the change where rows meet that are close, in whitened coordinates.
+) -> list[tuple[Floats, Floats]]:
+    """Changes and their probabilities where rows meet that are close, in whitened coordinates.
 
     The shape decides which rows meet; the change is computed from the rows themselves.
     """
@@ -555,11 +824,10 @@ def _transported(
     found = coupled_ends(
         distributions, [DistributionPair(a, b) for a, b in pairs], Recipe(effort="thorough")
     )
-    moments = []
-    for (a, b), (first, second, masses) in zip(pairs, found, strict=True):
-        change = _row_of(second, atoms[b], rows[b][0]) - _row_of(first, atoms[a], rows[a][0])
-        moments.append(_symmetric((change.T * masses) @ change))
-    return np.array(moments)
+    return [
+        (_row_of(second, atoms[b], rows[b][0]) - _row_of(first, atoms[a], rows[a][0]), masses)
+        for (a, b), (first, second, masses) in zip(pairs, found, strict=True)
+    ]
 
 
 def _whitened(rows: Floats, shape: Shape | None) -> Floats:

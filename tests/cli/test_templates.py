@@ -97,7 +97,15 @@ def test_derived_statistics_are_printed_and_checked_before_the_release(here, ask
         "quantile": [{"column": "age", "level": 0.5}],
     }
     Path("scenario.toml").write_text(toml_of(document))
-    ask("calibrate scenario.toml --out c.json")
+    refused = ask("calibrate scenario.toml --out c.json")
+    assert (refused.code, "histogram" in refused.err) == (1, True)
+    assert not Path("c.json").exists()
+    right = document | {"derived": {"ratio": document["derived"]["ratio"]}}
+    Path("right.toml").write_text(toml_of(right))
+    text = ask("calibrate right.toml --out c.json").out
+    for judged in ("std(age) ", "count(sex = Female) / count(sex = Male) "):
+        (line,) = (line for line in text.splitlines() if line.startswith(judged))
+        assert float(line.split()[-2]) > 0  # its size
     release = "release scenario.toml --certificate c.json --ledger one.ledger --out release.json"
     refused = ask(release)
     assert (refused.code, "histogram" in refused.err) == (1, True)

@@ -138,7 +138,7 @@ REFUSED = {
         ("'records'", lambda: released(RECORDS, OTHER.slice(0, 1))),
         ("'worlds'", lambda: released(WORLDS, OTHER)),
         ("'worlds'", lambda: released(LISTED, TABLE.slice(0, 6))),
-        ("other sizes", lambda: released(DRAWN, TABLE.slice(0, 6))),
+        ("number of rows", lambda: released(DRAWN, TABLE.slice(0, 6))),
         ("'groups'", one_coordinate_of_two),
         ("along slices", lambda: released(GROUPS, A, into_range=True)),
         ("nothing to do", lambda: moved(summary(mean=["x"]))),

@@ -67,6 +67,8 @@ def calibrate(
         _scenario_here() if scenario is None else scenario, progress_bar, overrides=set
     )
     file, options = request.file, request.file.calibration
+    # A wrong name is found before anything is written.
+    derived = requested(request.scenario.query.names, **file.derived.arguments())
     earlier: list[str] = []
     if ledger is not None:
         book = Ledger(ledger)
@@ -101,8 +103,7 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
-    asked = requested(request.scenario.query.names, **file.derived.arguments())
-    judgement = verdict(certificate, request.scenario, asked)
+    judgement = verdict(certificate, request.scenario, derived)
     columns = _unusual(request)
     value = _summary(certificate) | {"verdict": judgement.to_json()}
     if columns:

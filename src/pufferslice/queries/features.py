@@ -53,7 +53,7 @@ _MOST_AT_ONCE: Final = 2**22
 """Most numbers of rows in memory at once."""
 _MOST_PATTERNS: Final = 4_096
 """Most values of one label of a row."""
-_MOST_BOXES: Final = 1_000
+_MOST_BOXES: Final = 512
 
 
 @final
@@ -326,7 +326,7 @@ class RowFeatures:
     def boxes(self) -> tuple[Floats, Floats]:
         """Public boxes such that every possible row lies in one: low and high, (n_boxes, dim).
 
-        One for each pattern of conditions, of as many columns as give at most 1,000 together. In it
+        One for each pattern of conditions, of as many columns as give at most 512 together. In it
         a feature whose cell is ruled out is 0, a flag whose cell is certain is 1, and anything else
         has its whole range.
         """

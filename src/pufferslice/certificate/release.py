@@ -168,7 +168,8 @@ def _of_rows(evidence: Evidence, options: CertificateOptions, noise_std: float) 
     name = INDEPENDENT if full.recipe is None else full.recipe.coupling
     values["coupling"] = {"name": name, "least_share": share}
     distance = rows.one_row_distance(noise)
-    if distance is None:
+    if distance is None or "state_of" in evidence.scenario["secret"]:
+        # A slot of a home is not all that its people add.
         return values | {"not_stated": {"one_person": "person-not-a-row"}}
     epsilon = row_epsilon(distance, options.person_delta, full.implementation_delta)
     if not epsilon < LARGEST:

@@ -43,7 +43,7 @@ from pufferslice.scenario.occupancy import stated_changes
 from pufferslice.scenario.rows import CellMoments, RowDistribution, stated_differing
 from pufferslice.sensitivity.couplings import Recipe, coupled_ends
 from pufferslice.sensitivity.difference import NotOnSpheres
-from pufferslice.sensitivity.person import row_distance
+from pufferslice.sensitivity.precision import Precision
 from pufferslice.sensitivity.tables import DistributionPair
 from pufferslice.sensitivity.whitening import Covariance, Shape
 
@@ -56,6 +56,11 @@ _MOST_NUMBERS: Final = 2**25
 """Most numbers in the covariances of cells; labellings with more are left out."""
 _MOMENT_ERROR: Final = 1e-9
 """Bound on errors of stored moments, as shares of what one row could do: far above rounding."""
+_AGREEMENT: Final = 2.0**-34
+"""Largest difference between moments of the same rows, as shares of what one row could do: far
+below `_MOMENT_ERROR`, by which second moments are raised."""
+_EXACTLY: Final = 2.0**-44
+"""Largest relative difference between numbers that do not depend on the order of rows."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
 
@@ -125,6 +130,11 @@ class RowDifference(NotOnSpheres):
             distributions[a].differing.between(*place, len(kinds))
             for (a, _), place in zip(pairs, places, strict=True)
         ]
+        if coupling != INDEPENDENT and not _are_of_pairs([counts for counts, _ in changes], places):
+            raise ArgumentError(
+                "coupling must be 'independent' for several periods, and for chains of more than "
+                "two states: there rows of other kinds than those of the pair differ, too"
+            )
         dim = len(kinds[0].row_mean)
         coupled = np.zeros((0, dim, dim))
         if coupling == TRANSPORT:
@@ -223,15 +233,22 @@ class RowDifference(NotOnSpheres):
         """Whether rows meet by cells or by transport; then there is one period."""
         return bool(self.shares.shape[1] or len(self.coupled))
 
+    def is_coupled_as(self, coupling: str) -> bool:
+        """Whether the rows of a change meet as this coupling says."""
+        kind = TRANSPORT if len(self.coupled) else CELLS if self.shares.shape[1] else INDEPENDENT
+        return coupling.startswith(kind) if kind == CELLS else coupling == kind
+
     @property
     def floors(self) -> Floats | None:
         """Least second moments of any coupling, shape (n_instances, dim, dim): only m counts.
 
-        None of several periods, where it is not computed.
+        None where rows of other kinds than those of the pair differ, or turn back as well (so that
+        fewer turn than differ): there the mean change is not known.
         """
-        if self.n_periods > 1:
-            return None
         most = self.counts.max(axis=(1, 2))
+        turned = np.diagonal(self.squares, axis1=1, axis2=2).max(axis=1)
+        if not _are_of_pairs(self.counts, self.pairs) or (most**2 > turned * _ROOM).any():
+            return None
         means = [n * change.mean for n, change in zip(most, self.changes, strict=True)]
         return np.array([np.outer(mean, mean) for mean in means])
 
@@ -242,7 +259,13 @@ class RowDifference(NotOnSpheres):
 
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
         """Report if fewer rows differ than the stated range of secrets needs."""
-        stated = _stated_changes(scenario, self.pairs, len(self.means))
+        stated = list(_stated_changes(scenario, self.pairs, len(self.means)))
+        shapes = {(counts.shape, squares.shape) for counts, squares in stated}
+        if len(stated) != self.n_instances or shapes != {
+            (self.counts.shape[1:], self.squares.shape[1:])
+        }:
+            yield "the evidence is of other rows, or periods, than the stated secret"
+            return
         for counts, squares, (needed, product) in zip(
             self.counts, self.squares, stated, strict=True
         ):
@@ -301,12 +324,14 @@ class RowDifference(NotOnSpheres):
         each = np.eye(self.n_periods)
         return np.asarray(np.kron(each, self.low)), np.asarray(np.kron(each, self.high))
 
-    def one_row_distance(self, noise: Covariance) -> float | None:
+    def one_row_distance(self, noise: Covariance) -> float:
         """Bound how far exchanging one row can move the output, in noise deviations.
 
-        None where rows are the slots of one home: it is no person's only row.
+        The matrix that whitens the released values is taken as it is, and the grid adds to the
+        distance of every two outputs.
         """
-        return None if self.n_periods > 1 else row_distance(noise.covariance, *self.boxes)
+        whitened = Precision(factor=noise.whitening, excess=1.0).farthest(*self.boxes)
+        return (whitened + noise.margin) / noise.std * _UP
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
         """Return infinity: second moments bound no Rényi divergence."""
@@ -401,16 +426,15 @@ class RowDifference(NotOnSpheres):
             raise ArgumentError("moments of rows must be finite, and of one number of coordinates")
 
     def _has_possible_counts(self) -> bool:
-        """Whether second moments of the numbers of rows can be that, and are of these kinds."""
+        """Whether second moments of the numbers of rows can be that, and are of these kinds.
+
+        Rows meet by cells or by transport only where all that differ are of the kinds of the pair.
+        """
         alone = np.diagonal(self.squares, axis1=1, axis2=2)
         least = [np.linalg.eigvalsh(square)[0] for square in self.squares]
-        fits = True
-        if self.n_periods == 1 and len(self.means) == 2:
-            fits = bool((self.counts[:, 0, 1:] ** 2 / _ROOM <= alone).all())
         return bool(
-            fits
-            and (np.array(least) >= -_MOMENT_ERROR * alone.max(initial=0.0)).all()
-            and (self.n_periods == 1 or not self.is_coupled)
+            (np.array(least) >= -_MOMENT_ERROR * alone.max(initial=0.0)).all()
+            and (not self.is_coupled or _are_of_pairs(self.counts, self.pairs))
         )
 
     def _is_covariance(self, cov: Floats) -> bool:
@@ -456,10 +480,46 @@ def _stated_changes(
         yield differing.between(first, second, n_kinds)
 
 
+def _are_of_pairs(counts: npt.ArrayLike, pairs: npt.ArrayLike) -> bool:
+    """Whether there is one period, and all rows that differ are of the two kinds of the pair."""
+    numbers = np.array(counts)
+    others = np.ones((len(numbers), numbers.shape[2]), dtype=np.bool_)
+    np.put_along_axis(others, np.asarray(pairs), values=False, axis=1)
+    return bool(numbers.shape[1] == 1 and not numbers[:, 0][others].any())
+
+
 def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]:
     """One distribution for each kind of rows, in the order of their places."""
     by_place = {each.place: each for each in distributions}
     return [by_place[place] for place in sorted(by_place)]
+
+
+def are_moments_of_same_rows(stored: RowDifference, other: RowDifference) -> bool:
+    """Whether moments are the same but for the order of sums: `second_moments` allows for that.
+
+    With means that are off by a share e of what one row could do, r, and covariances by e r r', an
+    entry of the second moment is off by at most (4e + 4e^2) E[D^2] + 2e E[D], times r r': less than
+    a quarter of what `_MOMENT_ERROR` adds.
+    """
+    mine, theirs = stored.arrays(), other.arrays()
+    if any(mine[name].shape != array.shape for name, array in theirs.items()):
+        return False
+    units = stored.spans
+    room = {
+        "means": units,
+        "cell_means": units,
+        "covs": np.outer(units, units),
+        "cell_covs": np.outer(units, units),
+        "coupled": np.outer(units, units),
+    }
+    return all(
+        bool(
+            (np.abs(mine[name] - array) <= _AGREEMENT * room[name]).all()
+            if name in room
+            else np.allclose(mine[name], array, rtol=_EXACTLY, atol=0.0)
+        )
+        for name, array in theirs.items()
+    )
 
 
 def labellings(distributions: Sequence[RowDistribution]) -> list[str]:
@@ -513,6 +573,11 @@ def _transported(
         FiniteDistribution(outputs=points, counts=counts)
         for points, (_, counts) in zip(atoms, rows, strict=True)
     ]
+    if any(len(np.unique(points, axis=0)) < len(points) for points in atoms):
+        raise ArgumentError(
+            "coupling 'transport' cannot tell some rows apart in the coordinates of this noise; "
+            "use 'independent', or a label of the query"
+        )
     found = coupled_ends(
         distributions, [DistributionPair(a, b) for a, b in pairs], Recipe(effort="thorough")
     )

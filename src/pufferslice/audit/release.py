@@ -243,11 +243,8 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
             "audit it in Python, with audit_training"
         )
     evidence = certificate.evidence
-    other = (
-        evidence is not None
-        and evidence.confidential["distributions_digest"] != scenario.distributions_digest()
-    )
-    if other or certificate.released.scenario.to_json() != scenario.description():
+    is_other = certificate.released.scenario.to_json() != scenario.description()
+    if is_other or not (evidence is None or evidence.is_of(scenario)):
         raise ScenarioError(
             "the certificate was issued for another scenario; audit it with the scenario that was "
             "certified, or certify this one"

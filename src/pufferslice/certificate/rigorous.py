@@ -13,7 +13,7 @@ rounding: a cost that is stated there is at least the one here.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, final
 
@@ -64,7 +64,7 @@ class Finding:
     """The claim, in words."""
     outcome: Outcome
     why: str
-    """Bound on the excess over the claim, or what is not covered."""
+    """Bound on the excess over the stated number, or what is not covered."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.stated} ({self.why})"
@@ -106,11 +106,15 @@ def prove(certificate: Certificate) -> Proof:
         stated, why = "the claim", "training runs and certificates without evidence are not"
         return Proof(findings=(Finding(stated=stated, outcome="not covered", why=why),))
     noise_std = statement.noise.std
-    return Proof(
-        findings=tuple(
-            _finding(evidence, stated, claim, noise_std) for stated, claim in _stated(statement)
-        )
-    )
+    findings = [
+        _finding(evidence, stated, partial(_excess, evidence, claim, noise_std))
+        for stated, claim in _stated(statement)
+    ]
+    rows, stated_square = evidence.full.differences, statement.mean_square
+    if stated_square is not None and isinstance(rows, RowDifference):
+        excess = partial(_mean_square_excess, evidence.full, rows, stated_square, noise_std)
+        findings.append(_finding(evidence, f"mean_square {stated_square!r}", excess))
+    return Proof(findings=tuple(findings))
 
 
 def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
@@ -124,18 +128,13 @@ def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
         yield f"unsliced.guess {unsliced.guess!r}", Guarantee.guess(at_most=unsliced.guess)
 
 
-def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) -> Finding:
+def _finding(evidence: Evidence, stated: str, excess_of: Callable[[], arb]) -> Finding:
     if evidence.are_equal:
         return Finding(stated=stated, outcome="proved", why="all distributions are equal")
     excess = arb.nan()
     for bits in _PRECISIONS:
         with ctx.workprec(bits):
-            if claim.method is not None:
-                excess = _sliced_excess(evidence, claim, claim.method, arb(noise_std))
-            elif claim.is_sliced:
-                excess = _sphere_excess(evidence.full, claim, arb(noise_std))
-            else:
-                excess = _whole_excess(evidence.full, claim, arb(noise_std))
+            excess = excess_of()
             if excess <= 0:
                 room = float((-excess).lower())
                 return Finding(stated=stated, outcome="proved", why=f"with room {room:.3g}")
@@ -144,6 +143,14 @@ def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) ->
                 return Finding(stated=stated, outcome="refuted", why=f"exceeded by {over:.3g}")
     why = f"balls do not decide it: the excess is {excess.str(3)}"
     return Finding(stated=stated, outcome="not covered", why=why)
+
+
+def _excess(evidence: Evidence, claim: Claim, noise_std: float) -> arb:
+    if claim.method is not None:
+        return _sliced_excess(evidence, claim, claim.method, arb(noise_std))
+    if claim.is_sliced:
+        return _sphere_excess(evidence.full, claim, arb(noise_std))
+    return _whole_excess(evidence.full, claim, arb(noise_std))
 
 
 def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
@@ -179,9 +186,23 @@ def _coupled_excess(full: Full, tables: MatchingTables, claim: Claim, noise_std:
 
 
 def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -> arb:
-    """Bound the excess of a claim about right guesses from a mean squared coupled distance."""
-    if claim.hockey_stick is None or not claim.by_mean_square:
+    """Bound the excess of a claim about right guesses, or bits, from a mean squared distance."""
+    if not claim.by_mean_square:
         return arb.nan()
+    distance = _row_distance(full, rows, noise_std)
+    if claim.hockey_stick is None:
+        return distance**2 / (2 * arb.const_log2()) - claim.bound
+    variation = _delta(distance, arb(0))
+    limit = 2 * arb(claim.bound) - 1
+    return variation + _noise_delta(full.dim, INTEGER_DELTA, arb(0)) - limit
+
+
+def _mean_square_excess(full: Full, rows: RowDifference, stated: float, noise_std: float) -> arb:
+    return _row_distance(full, rows, arb(noise_std)) ** 2 - stated
+
+
+def _row_distance(full: Full, rows: RowDifference, noise_std: arb) -> arb:
+    """Bound the root mean squared distance of coupled outputs, the largest over instances."""
     dim = full.dim
     identity = np.eye(dim)
     whitening = identity if full.shape is None else full.shape.whitening
@@ -191,10 +212,7 @@ def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -
         moment = arb_mat([[arb(x) for x in row] for row in second_moment])
         whitened = matrix * moment * matrix.transpose()
         totals.append(sum((whitened[i, i] for i in range(dim)), arb(0)) / noise_std**2)
-    distance = _largest(totals).sqrt() + _grid(dim)
-    variation = _delta(distance, arb(0))
-    limit = 2 * arb(claim.bound) - 1
-    return variation + _noise_delta(dim, INTEGER_DELTA, arb(0)) - limit
+    return _largest(totals).sqrt() + _grid(dim)
 
 
 def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: arb) -> arb:

@@ -21,6 +21,7 @@ from pufferslice.noise.rows import (
     ONE_PERSON,
     RowNoise,
     accurate_noise,
+    rounded_within,
     row_covariance,
     sampling_weights,
     shared_noise,
@@ -61,6 +62,8 @@ _MOST_PIECES: Final = 2000
 """Largest number of an instance's coupled differences to which a shape is fitted."""
 _MOST_ATOMS: Final[Mapping[str, int]] = {"quick": 4_000, "thorough": 40_000}
 """Largest number of a distribution's atoms to which a shape is fitted."""
+_ROOM: Final = 1 + 2.0**-20
+"""Room for what is added to raised noise, so that its gap is still one."""
 _OTHER_ORDER: Final = 4.0
 """Order of the Rényi claim whose shape other claims use."""
 
@@ -223,18 +226,26 @@ def _row_fit(
     name = min(fits, key=price)
     best, difference = fits[name], differences[name]
     if stds is not None:
-        distance = row_distance(best.covariance, *difference.boxes)
+        covariance = best.covariance
+        if is_released:
+            covariance = rounded_within(covariance, stds)
+        distance = row_distance(covariance, *difference.boxes)
         floor = None
-        if distance > limit:
-            floor = math.sqrt(float(np.trace(best.covariance)) / scenario.dim) * distance / limit
-        return Fit(kind, Shape.of_covariance(best.covariance), best.gap, floor, name)
+        if distance > limit or person is not None:
+            floor = math.sqrt(float(np.trace(covariance)) / scenario.dim) * distance / limit
+        gap = None if is_released else best.gap
+        return Fit(kind, Shape.of_covariance(covariance), gap, floor, name)
     covariance, is_raised = row_covariance(
         difference, best.covariance, limit=limit, from_released_rows=is_released
     )
-    noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim) if is_raised else None
+    noise_std = None
+    if is_raised or person is not None:
+        noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim)
     if scenario.dim == 1:
         return Fit("isotropic", None, noise_std=noise_std, coupling=name)
-    return Fit(kind, Shape.of_covariance(covariance), best.gap, noise_std, name)
+    growth = np.diagonal(covariance) @ balance / (np.diagonal(best.covariance) @ balance)
+    gap = (1 + best.gap) * float(growth) * _ROOM - 1 if is_raised else best.gap
+    return Fit(kind, Shape.of_covariance(covariance), gap, noise_std, name)
 
 
 def _importance(

@@ -368,6 +368,11 @@ def worlds_and_current(
     The latter are for the holder of the table alone: they tell whether its rows would need more
     noise. Empty where they cannot be made, or are the same.
     """
+    if moments_from is not None and moments_from is table:
+        raise ArgumentError(
+            "moments_from must be another table than the released one: noise that is fitted to the "
+            "released rows is not independent of them. Leave it out; the certificate then says so"
+        )
     query, worlds = make(table if moments_from is None else moments_from, is_checked=True)
     current: Mapping[str, RowDistribution] = {}
     if moments_from is not None and table is not None:

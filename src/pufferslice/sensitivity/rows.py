@@ -560,12 +560,12 @@ def _left_over(rows: RowDifference, kind: int, common: Floats) -> tuple[float, C
     return share, Change(mean, cov)
 
 
-def _transported(
+def transported_rows(
     kinds: Sequence[RowDistribution], pairs: Sequence[tuple[int, int]], shape: Shape | None
-) -> Floats:
-    """Second moments of the change where rows meet that are close, in whitened coordinates.
+) -> list[tuple[Floats, Floats, Floats]]:
+    """Rows that meet because they are close in whitened coordinates, and their masses, by pair.
 
-    The shape decides which rows meet; the change is computed from the rows themselves.
+    The shape decides which rows meet; what is returned are the rows themselves.
     """
     rows = [np.unique(kind.rows_at_hand, axis=0, return_counts=True) for kind in kinds]
     atoms = [_whitened(points, shape) for points, _ in rows]
@@ -581,9 +581,19 @@ def _transported(
     found = coupled_ends(
         distributions, [DistributionPair(a, b) for a, b in pairs], Recipe(effort="thorough")
     )
+    return [
+        (_row_of(first, atoms[a], rows[a][0]), _row_of(second, atoms[b], rows[b][0]), masses)
+        for (a, b), (first, second, masses) in zip(pairs, found, strict=True)
+    ]
+
+
+def _transported(
+    kinds: Sequence[RowDistribution], pairs: Sequence[tuple[int, int]], shape: Shape | None
+) -> Floats:
+    """Second moments of the change where rows meet that are close."""
     moments = []
-    for (a, b), (first, second, masses) in zip(pairs, found, strict=True):
-        change = _row_of(second, atoms[b], rows[b][0]) - _row_of(first, atoms[a], rows[a][0])
+    for first, second, masses in transported_rows(kinds, pairs, shape):
+        change = second - first
         moments.append(_symmetric((change.T * masses) @ change))
     return np.array(moments)
 

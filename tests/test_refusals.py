@@ -56,7 +56,7 @@ def audit_of_bits():
         value="y",
         within=0.5,
         query=ps.queries.summary(total=["x"], clip={"x": (0, 2)}),
-        moments_from=rows,
+        moments_from=rows.slice(0),
     )
     certificate = ps.certify_release(scenario, ps.Guarantee.information(bits=1e4))
     audit_release(scenario, None, certificate, n_outputs=200, confidence=0.9, seed=1)

@@ -86,7 +86,7 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
                 value=equals("yes"),
                 within=0.1,
                 query=CLIPPED_MEAN,
-                moments_from=TABLE,
+                moments_from=TABLE.slice(0),
             ),
         ),
         (

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.special import ndtr
+from scipy.stats import binom, norm
 
 from pufferslice import Guarantee, Scenario, certify_release, queries, release, verify
 from pufferslice.audit import audit_release
@@ -87,6 +88,21 @@ class TestDraws:
         assert not audit.refuted
         assert max(attack.accuracy.low for attack in audit.inferences) <= 0.64
 
+    def test_states_that_alternate_within_one_total(self, seed):
+        """Fewer slots turn than differ, so that the second moment is below the squared number."""
+        scenario = occupancy(
+            chain=[[0.2, 0.8], [0.7, 0.3]], query=ALL, periods=None, length=12, positions=[5]
+        )
+        rows = moments_of(scenario)
+        assert rows.counts[0, 0, 0] ** 2 > rows.squares[0, 0, 0]
+        certificate = certify_release(scenario, GUESS)
+        assert certificate.statement.coupling.least_share == 0.0
+        assert verify(certificate, scenario=scenario).holds
+        audit = audit_release(
+            scenario, None, certificate, n_outputs=8_000, confidence=0.999, seed=seed
+        )
+        assert not audit.refuted
+
     def test_drawn_sums_have_the_stated_mean(self, seed):
         scenario = occupancy()
         world = scenario.priors[0].distributions["state 1 at 5"]
@@ -138,6 +154,68 @@ class TestStatement:
         released = release(scenario, street, certificate, ledger=tmp_path / "ledger")
         assert released.names == ("total(kwh | week = 1)", "total(kwh | week = 2)")
         assert math.isclose(released.values[1], 900, abs_tol=10 * released.noise_stds[1])
+
+
+@pytest.mark.soundness
+class TestTransport:
+    """Slots may meet by closeness only where all that differ are of the pair's two states."""
+
+    N_ROOMS = 8
+    WALK = np.roll(np.eye(N_ROOMS), 1, axis=1)
+    """From each room to the next one, quiet or loud throughout."""
+    LOADS = pa.table(
+        {
+            "state": np.repeat(np.arange(2 * N_ROOMS), 2),
+            "kwh": [2.5, 2.5] * N_ROOMS + [0.0, 5.0] * N_ROOMS,
+        }
+    )
+
+    def test_the_change_of_one_pair_is_not_that_of_others(self):
+        """Stated 64 %, true 77 %: a quiet home against a loud one, over 64 slots."""
+        scenario = occupancy(
+            chain=np.kron(np.eye(2), self.WALK),
+            start=np.full(2 * self.N_ROOMS, 1 / (2 * self.N_ROOMS)),
+            states=list(range(2 * self.N_ROOMS)),
+            loads=self.LOADS,
+            positions=[0],
+            query=ALL,
+            periods=None,
+            length=64,
+        )
+        with pytest.raises(ArgumentError, match="coupling"):
+            certify_release(scenario, GUESS, coupling="transport")
+        # Of one pair alone 8 slots count, each with a change of variance 6.25.
+        false = math.sqrt(8 * 6.25 / GUESS.distance_limit)
+        (right,) = certify_release(scenario, GUESS).statement.noise.std_by_coordinate
+        grid = np.linspace(-200, 520, 72_001)
+        quiet, loud = binom.pmf(np.arange(65), 64, 0.5), 5.0 * np.arange(65)
+        for std, is_right in ((false, False), (right, True)):
+            first = norm.pdf(grid, 160, std)
+            second = norm.pdf(grid[:, None], loud, std) @ quiet
+            truth = 0.5 + np.abs(first - second).sum() * (grid[1] - grid[0]) / 4
+            assert (truth <= 0.64) == is_right
+            assert is_right or truth > 0.65
+
+    def test_two_states(self):
+        """All slots that differ are of the pair: in both worlds one is quiet, one loud."""
+        loads = self.LOADS.filter(np.isin(np.array(self.LOADS["state"]), [0, self.N_ROOMS]))
+        scenario = occupancy(
+            chain=[[0.9, 0.1], [0.2, 0.8]],
+            states=[0, self.N_ROOMS],
+            loads=loads,
+            query=ALL,
+            periods=None,
+            length=12,
+        )
+        stds = [
+            certify_release(scenario, GUESS, coupling=coupling).noise_std
+            for coupling in ("independent", "transport")
+        ]
+        assert stds[0] == pytest.approx(stds[1], rel=1e-9)  # one of the two loads is constant
+
+    def test_several_periods(self):
+        with pytest.raises(ArgumentError, match="coupling"):
+            certify_release(occupancy(), GUESS, coupling="transport")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ TABLE = pa.table(
 QUERY = queries.summary(mean=["age"], rate={"site": "a"}, clip={"age": (0, 100)})
 
 
+EARLIER = TABLE.slice(0)
+"""The same rows in another table: what is computed from them is the same."""
+
+
 def prevalence(table=TABLE, **options):
     settings = {"column": "ill", "value": "yes", "within": 0.1, "query": QUERY}
     return Scenario.from_prevalence(table, **(settings | options))
@@ -313,7 +317,7 @@ class TestRelease:
         assert "50" not in str(certificate.statement.scenario)
 
     def test_noise_of_the_released_rows_is_coarse_and_stated(self):
-        own, other = prevalence(), prevalence(moments_from=TABLE)
+        own, other = prevalence(), prevalence(moments_from=EARLIER)
         codes = certify_release(own, GUESS).statement.limits
         assert "noise-from-released-rows" in codes
         assert "noise-from-released-rows" not in certify_release(other, GUESS).statement.limits
@@ -375,7 +379,7 @@ class TestAttacks:
 
 class TestEvidence:
     def test_edited_moments_are_noticed(self):
-        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        certificate = certify_release(prevalence(moments_from=EARLIER), GUESS)
         evidence = certificate.evidence
         full = evidence.full
         smaller = attrs.evolve(full.differences, counts=full.differences.counts / 4)
@@ -385,7 +389,7 @@ class TestEvidence:
         assert not verify(forged).holds
 
     def test_sums_of_rows_have_no_slices(self):
-        evidence = certify_release(prevalence(moments_from=TABLE), GUESS).evidence
+        evidence = certify_release(prevalence(moments_from=EARLIER), GUESS).evidence
         parts = parts_of(evidence)
         for name in ("means", "covs", "pairs", "counts", "squares", "low", "high"):
             parts[f"slices_{name}"] = parts[f"full_{name}"]
@@ -396,7 +400,7 @@ class TestEvidence:
 
     def test_saved_and_proved(self, tmp_path):
         pytest.importorskip("flint")
-        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        certificate = certify_release(prevalence(moments_from=EARLIER), GUESS)
         certificate.save(tmp_path / "certificate.json")
         loaded = Certificate.load(tmp_path / "certificate.json")
         assert verify(loaded, rigorous=True).holds
@@ -490,7 +494,7 @@ class TestSupplier:
 
 class TestStatement:
     def test_what_scenarios_of_rows_add(self):
-        statement = certify_release(prevalence(moments_from=TABLE), GUESS).statement
+        statement = certify_release(prevalence(moments_from=EARLIER), GUESS).statement
         assert ndtr(math.sqrt(statement.mean_square) / 2) == pytest.approx(statement.guess)
         assert statement.guess == statement.spent <= 0.64
         assert statement.coupling.name.partition(":")[0] in {"independent", "cells"}
@@ -516,7 +520,7 @@ class TestStatement:
 
     @pytest.mark.parametrize("coupling", ["independent", "cells:site", "transport"])
     def test_a_chosen_coupling(self, coupling):
-        scenario = prevalence(moments_from=TABLE)
+        scenario = prevalence(moments_from=EARLIER)
         certificate = certify_release(scenario, GUESS, coupling=coupling)
         assert certificate.statement.coupling.name == coupling
         assert certificate.guess <= 0.64
@@ -539,7 +543,7 @@ class TestRowsAtHand:
         assert "rows at hand" not in str(certify_release(earlier, GUESS))
 
     def test_the_same_rows_need_no_more(self):
-        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        certificate = certify_release(prevalence(moments_from=EARLIER), GUESS)
         judged = verdict(certificate)
         assert judged.current_guess == pytest.approx(certificate.guess, abs=1e-4)
         assert judged.current_sentence == ""
@@ -591,7 +595,7 @@ def markov(query):
         ),
         (
             lambda: certify_release(
-                prevalence(moments_from=TABLE, within=0.02),
+                prevalence(moments_from=EARLIER, within=0.02),
                 Guarantee.guess(at_most=0.999),
                 accuracy={"mean(age)": 0.5},
             ),
@@ -599,6 +603,12 @@ def markov(query):
             "one row",
         ),
         (lambda: prevalence(None, n_rows=10), ArgumentError, "moments_from"),
+        (lambda: prevalence(TABLE, moments_from=TABLE), ArgumentError, "moments_from"),
+        (
+            lambda: Scenario.from_volume(TABLE, query=COUNT, up_to=99, moments_from=TABLE),
+            ArgumentError,
+            "moments_from",
+        ),
         (
             lambda: Scenario.from_volume(TABLE, query=COUNT, up_to=5, ratio=1.01),
             ArgumentError,

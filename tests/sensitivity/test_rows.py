@@ -17,7 +17,7 @@ from tests.row_moments import difference_of, kind_of, rows_of
 from pufferslice.errors import ArgumentError, ClaimError
 from pufferslice.scenario.rows import Boxes, Differing
 from pufferslice.sensitivity.rows import RowDifference
-from pufferslice.sensitivity.whitening import Covariance
+from pufferslice.sensitivity.whitening import Covariance, Shape
 
 ROWS = rows_of(
     shift=[1.0, 0.0], spread=[[2.0, 0.5], [0.5, 1.0]], spans=[9.0, 9.0], counts=[2.0, 5.0]
@@ -172,6 +172,46 @@ class TestCouplings:
         assert np.linalg.eigvalsh(ROWS.second_moments[0] - floor)[0] >= 0
         assert ROWS.least_share(NOISE) == math.floor(100 * math.sqrt(4 / 11)) / 100
 
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"counts": [[[3.0, 3.0]]], "squares": [[[5.0]]]},
+            {
+                "means": [[-0.5, 0.0], [0.5, 0.0], [0.0, 0.0]],
+                "covs": [[[1.0, 0.0], [0.0, 1.0]]] * 3,
+                "counts": [[[2.0, 1.0, 1.0]]],
+                "squares": [np.eye(2)],
+                "shares": np.zeros((3, 0)),
+                "cell_means": np.zeros((3, 0, 2)),
+                "cell_covs": np.zeros((3, 0, 2, 2)),
+            },
+        ],
+        ids=["states that turn back", "states of other pairs"],
+    )
+    def test_no_floor_where_the_mean_change_is_not_known(self, fields):
+        """A sum that alternates moves less than its slots: a floor of E[D] m would be too high."""
+        rows = attrs.evolve(ROWS, **fields)
+        rows.check()
+        assert rows.floors is None
+        assert rows.least_share(NOISE) == 0.0
+
+    def test_rows_of_other_pairs_do_not_meet(self):
+        """Rows that meet have the change of their pair, and those of others another one."""
+        rows = attrs.evolve(
+            ROWS,
+            means=[[-0.5, 0.0], [0.5, 0.0], [0.0, 0.0]],
+            covs=[[[1.0, 0.0], [0.0, 1.0]]] * 3,
+            counts=[[[2.0, 2.0, 0.0]]],
+            squares=[[[4.0, 0.0], [0.0, 0.0]]],
+            shares=np.zeros((3, 0)),
+            cell_means=np.zeros((3, 0, 2)),
+            cell_covs=np.zeros((3, 0, 2, 2)),
+            coupled=[[[2.0, 0.0], [0.0, 1.0]]],
+        )
+        rows.check()
+        with pytest.raises(ArgumentError, match="moments"):
+            attrs.evolve(rows, counts=[[[2.0, 1.0, 1.0]]]).check()
+
     def test_periods(self):
         """Rows of two periods: expected products of their numbers times the mean change."""
         squares = np.array([[3.0, 1.0], [1.0, 2.0]])
@@ -320,6 +360,8 @@ def changed(**fields):
 
 
 KINDS = [[[1.0, 0.25], [0.25, 0.5]]] * 2
+NEARLY_EQUAL = [np.array([[1.671875], [1.671875 + 2.0**-52], [3.0]]), np.array([[1.0]])]
+"""Times 0.6 the first two are the same float: which row is met could not be said."""
 
 
 @pytest.mark.parametrize(
@@ -336,7 +378,7 @@ KINDS = [[[1.0, 0.25], [0.25, 0.5]]] * 2
                 {"covs": [[[50.0, 0.0], [0.0, 1.0]], KINDS[1]]},
                 {"covs": [[[2.0, 0.5], [0.4, 1.0]], KINDS[1]]},
                 {"covs": [[[1.0, 2.0], [2.0, 1.0]], KINDS[1]]},
-                {"counts": [[[3.0, 3.0]]]},
+                {"squares": [[[-1.0]]]},
                 {"pairs": [[0, 2]]},
                 {"shares": [[1.0], [1.0]], "cell_means": [[[9.0, 0]]] * 2},
                 {
@@ -366,6 +408,16 @@ KINDS = [[[1.0, 0.25], [0.25, 0.5]]] * 2
         ],
         Refusal(
             lambda: RowDifference.of([kind_of(np.eye(2))] * 2, [(0, 0)], coupling="cells:y"),
+            ArgumentError,
+            "coupling",
+        ),
+        Refusal(
+            lambda: RowDifference.of(
+                [kind_of(part, place=k) for k, part in enumerate(NEARLY_EQUAL)],
+                [(0, 1)],
+                coupling="transport",
+                shape=Shape(whitening=[[0.6]]),
+            ),
             ArgumentError,
             "coupling",
         ),

@@ -25,7 +25,7 @@ from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.difference import Difference
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
-from pufferslice.sensitivity.rows import RowDifference
+from pufferslice.sensitivity.rows import RowDifference, are_moments_of_same_rows
 from pufferslice.sensitivity.sensitivity import (
     DIFFERENCES,
     SLICE_DIFFERENCES,
@@ -159,6 +159,23 @@ class Evidence:
             shape=self.full.shape,
             progress=progress,
             reuse=reuse,
+        )
+
+    def is_of(self, scenario: Scenario, progress: Progress = silent) -> bool:
+        """Whether this is about the distributions of a scenario: the same, to the last bit.
+
+        Rows may come in any order, so that their moments may differ as far as sums are rounded.
+        """
+        if scenario.prior_kind != "rows":
+            return bool(
+                self.confidential["distributions_digest"] == scenario.distributions_digest()
+            )
+        stored = self.full.differences
+        fresh = self.of_scenario(scenario, progress=progress, reuse=True).full.differences
+        return (
+            isinstance(stored, RowDifference)
+            and isinstance(fresh, RowDifference)
+            and are_moments_of_same_rows(stored, fresh)
         )
 
     @property

@@ -13,6 +13,7 @@ rounding: a cost that is stated there is at least the one here.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, final
 
@@ -45,7 +46,7 @@ try:
         log_det,
         noise_delta,
     )
-    from pufferslice.certificate.row_proof import row_excess
+    from pufferslice.certificate.row_proof import mean_square_excess, row_excess
 except ImportError as error:
     raise MissingExtraError(
         "a rigorous verification needs python-flint: pip install 'pufferslice[rigorous]'"
@@ -73,7 +74,7 @@ class Finding:
     """The claim, in words."""
     outcome: Outcome
     why: str
-    """Bound on the excess over the claim, or what is not covered."""
+    """Bound on the excess over the stated number, or what is not covered."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.stated} ({self.why})"
@@ -115,11 +116,15 @@ def prove(certificate: Certificate) -> Proof:
         stated, why = "the claim", "training runs and certificates without evidence are not"
         return Proof(findings=(Finding(stated=stated, outcome="not covered", why=why),))
     noise_std = statement.noise.std
-    return Proof(
-        findings=tuple(
-            _finding(evidence, stated, claim, noise_std) for stated, claim in _stated(statement)
-        )
-    )
+    findings = [
+        _finding(evidence, stated, partial(_excess, evidence, claim, noise_std))
+        for stated, claim in _stated(statement)
+    ]
+    rows, stated_square = evidence.full.differences, statement.mean_square
+    if stated_square is not None and isinstance(rows, RowDifference):
+        excess = partial(mean_square_excess, evidence.full, rows, stated_square, noise_std)
+        findings.append(_finding(evidence, f"mean_square {stated_square!r}", excess))
+    return Proof(findings=tuple(findings))
 
 
 def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
@@ -133,18 +138,13 @@ def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
         yield f"unsliced.guess {unsliced.guess!r}", Guarantee.guess(at_most=unsliced.guess)
 
 
-def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) -> Finding:
+def _finding(evidence: Evidence, stated: str, excess_of: Callable[[], arb]) -> Finding:
     if evidence.are_equal:
         return Finding(stated=stated, outcome="proved", why="all distributions are equal")
     excess = arb.nan()
     for bits in _PRECISIONS:
         with ctx.workprec(bits):
-            if claim.method is not None:
-                excess = _sliced_excess(evidence, claim, claim.method, arb(noise_std))
-            elif claim.is_sliced:
-                excess = _sphere_excess(evidence.full, claim, arb(noise_std))
-            else:
-                excess = _whole_excess(evidence.full, claim, arb(noise_std))
+            excess = excess_of()
             if excess <= 0:
                 room = float((-excess).lower())
                 return Finding(stated=stated, outcome="proved", why=f"with room {room:.3g}")
@@ -153,6 +153,14 @@ def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) ->
                 return Finding(stated=stated, outcome="refuted", why=f"exceeded by {over:.3g}")
     why = f"balls do not decide it: the excess is {excess.str(3)}"
     return Finding(stated=stated, outcome="not covered", why=why)
+
+
+def _excess(evidence: Evidence, claim: Claim, noise_std: float) -> arb:
+    if claim.method is not None:
+        return _sliced_excess(evidence, claim, claim.method, arb(noise_std))
+    if claim.is_sliced:
+        return _sphere_excess(evidence.full, claim, arb(noise_std))
+    return _whole_excess(evidence.full, claim, arb(noise_std))
 
 
 def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:

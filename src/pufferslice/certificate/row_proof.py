@@ -58,10 +58,19 @@ def row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) ->
         deltas = [proof.delta(i, epsilon) for i in instances]
         excess = largest_of(deltas) + noise_delta(full.dim, INTEGER_DELTA, epsilon) - limit
         is_sum = proof.has_flags or epsilon == 0
+    elif claim.by_mean_square:
+        bits = [proof.mean_square(i) / (2 * arb.const_log2()) for i in instances]
+        excess, is_sum = largest_of(bits) - claim.bound, True
     else:
         return arb.nan()
     # Other shells, or another rate, might prove what these do not.
     return excess if is_sum or excess <= 0 else arb.nan()
+
+
+def mean_square_excess(full: Full, rows: RowDifference, stated: float, noise_std: float) -> arb:
+    """Bound the excess of the mean squared distance over the stated one."""
+    proof = _Proof(full=full, rows=rows, noise_std=arb(noise_std))
+    return largest_of([proof.mean_square(i) for i in range(rows.n_instances)]) - stated
 
 
 @final
@@ -116,11 +125,15 @@ class _Proof:
                 found += self._peaks(instance, part, each, epsilon)
         return _least_finite(found)
 
-    def _mean_delta(self, instance: int, epsilon: arb) -> arb:
-        """Bound a delta by Jensen's inequality for a line from 0, and then h itself."""
+    def mean_square(self, instance: int) -> arb:
+        """Bound the mean squared distance of coupled outputs."""
         matrix, moment = _matrix(self.whitening), _matrix(self.rows.second_moments[instance])
         square = (matrix * moment * matrix.transpose()).trace() / self.noise_std**2
-        distance = square.sqrt() + self.margin
+        return (square.sqrt() + self.margin) ** 2
+
+    def _mean_delta(self, instance: int, epsilon: arb) -> arb:
+        """Bound a delta by Jensen's inequality for a line from 0, and then h itself."""
+        distance = self.mean_square(instance).sqrt()
         height = gaussian_delta(distance, epsilon)
         if epsilon == 0 or distance**2 * _slope(distance**2, epsilon) <= 1:
             return height

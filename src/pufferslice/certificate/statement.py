@@ -242,6 +242,10 @@ class ChainPart(Part):
     transition: Annotated[list[list[Share]], Field(min_length=2)]
     start: Annotated[list[Share], Field(min_length=2)]
 
+    def _rules(self) -> dict[str, bool]:
+        fits = {len(self.start), *map(len, self.transition)} == {len(self.transition)}
+        return {"transition must be square, and start must have a number for each state": fits}
+
 
 class StateSecret(Part):
     """The state of a home at some times."""
@@ -251,10 +255,26 @@ class StateSecret(Part):
     """Chains that a reader may know, by the name of the prior."""
     is_stationary: bool
     """Whether every slot has the same probabilities of states."""
-    positions: Annotated[list[list[int]], Field(min_length=1)]
+    positions: Annotated[
+        list[Annotated[list[int], Field(min_length=2, max_length=2)]], Field(min_length=1)
+    ]
     """First and last slot of each protected time."""
     periods: Annotated[list[int], Field(min_length=1)]
     """Period of each slot, from 0."""
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs of states at protected times."""
+        (n_states,) = {len(chain.start) for chain in self.chains.values()}
+        return len(self.positions) * math.comb(n_states, 2)
+
+    def _rules(self) -> dict[str, bool]:
+        one_size = len({len(chain.start) for chain in self.chains.values()}) == 1
+        in_time = all(0 <= first <= last < len(self.periods) for first, last in self.positions)
+        return {
+            "chains must be of the same states, at least one chain": one_size,
+            "positions must be the first and the last of some of the slots": in_time,
+        }
 
 
 def _kind_of_secret(secret: object) -> str:
@@ -344,7 +364,11 @@ class ScenarioPart(Part):
     def _rules(self) -> dict[str, bool]:
         clipped = [*self.clipped.all, *self.clipped.some]
         names = [prior.name for prior in self.priors]
+        fits = True
+        if isinstance(self.secret, StateSecret):
+            fits = (list(self.secret.chains), self.secret.n_pairs) == (names, len(self.pairs))
         return {
+            "each prior must have a chain, and each protected time all pairs of states": fits,
             "one_release_is must be what its distribution says": (
                 self.one_release_is == ONE_RELEASE[self.distribution]
             ),

@@ -23,6 +23,7 @@ from pufferslice.noise.rows import (
     RowNoise,
     accurate_noise,
     least_value,
+    rounded_within,
     row_covariance,
     sampling_weights,
     shared_noise,
@@ -80,6 +81,8 @@ _MOST_SIZED: Final = 2
 """Most couplings for which the noise is sized where mean squares do not decide."""
 _LARGER: Final = 1.02
 """Factor by which variances grow until a claim holds for noise that was rounded up."""
+_ROOM: Final = 1 + 2.0**-20
+"""Room for what is added to raised noise, so that its gap is still one."""
 _OTHER_ORDER: Final = 4.0
 """Order of the Rényi claim whose shape other claims use."""
 
@@ -279,15 +282,21 @@ def _row_fit(
         best = noises[name]
     difference = differences[name]
     if stds is not None:
-        distance = row_distance(best.covariance, *difference.boxes)
+        covariance = best.covariance
+        if is_released:
+            covariance = rounded_within(covariance, stds)
+        distance = row_distance(covariance, *difference.boxes)
         floor = None
-        if distance > limit:
-            floor = math.sqrt(float(np.trace(best.covariance)) / scenario.dim) * distance / limit
-        return Fit(kind, Shape.of_covariance(best.covariance), best.gap, floor, name)
+        if distance > limit or person is not None:
+            floor = math.sqrt(float(np.trace(covariance)) / scenario.dim) * distance / limit
+        met = None if is_released else best.gap
+        return Fit(kind, Shape.of_covariance(covariance), met, floor, name)
     covariance, is_raised = row_covariance(
         difference, best.covariance, limit=limit, from_released_rows=is_released
     )
-    noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim) if is_raised else None
+    noise_std = None
+    if is_raised or person is not None:
+        noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim)
     if is_released and not target.by_mean_square:
         # What is rounded up has another shape, for which the claim is evaluated again.
         while target.spent(whole(name, covariance), float(noise_std or 0.0)) > target.bound:
@@ -295,9 +304,12 @@ def _row_fit(
                 difference, covariance * _LARGER, limit=limit, from_released_rows=True
             )
             noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim)
-    gap = best.gap if target.by_mean_square else None
     if scenario.dim == 1:
         return Fit("isotropic", None, noise_std=noise_std, coupling=name)
+    gap: float | None = None
+    if target.by_mean_square:
+        growth = np.diagonal(covariance) @ balance / (np.diagonal(best.covariance) @ balance)
+        gap = (1 + best.gap) * float(growth) * _ROOM - 1 if is_raised else best.gap
     return Fit(kind, Shape.of_covariance(covariance), gap, noise_std, name)
 
 

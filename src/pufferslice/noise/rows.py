@@ -400,16 +400,37 @@ def _largest_mean_square(covariance: Floats, moments: Floats) -> float:
     return largest
 
 
+def rounded_within(covariance: Floats, stds: Floats) -> Floats:
+    """Round a covariance to two digits, and keep to the largest deviations, where they are finite.
+
+    Deviations with a limit become the limit, which is public.
+
+    >>> rounded_within(np.array([[4.0, 1.234], [1.234, 9.0]]), np.array([2.0, np.inf])).round(6)
+    array([[4.      , 1.247525],
+           [1.247525, 9.      ]])
+    """
+    own = [_two_digits_up(math.sqrt(value)) for value in np.diagonal(covariance)]
+    coarse, room = _coarse_correlation(covariance, np.sqrt(np.diagonal(covariance)))
+    kept = np.where(np.isfinite(stds), stds, own)
+    return np.asarray(coarse / room * np.outer(kept, kept))
+
+
 def _rounded(covariance: Floats) -> Floats:
     """Enlarge a covariance to two digits: deviations rounded up, correlations rounded."""
     stds = np.array([_two_digits_up(math.sqrt(value)) for value in np.diagonal(covariance)])
+    coarse, _ = _coarse_correlation(covariance, stds)
+    return np.asarray(coarse * np.outer(stds, stds))
+
+
+def _coarse_correlation(covariance: Floats, stds: Floats) -> tuple[Floats, float]:
+    """Round correlations, and raise the diagonal until none is lost; also return the diagonal."""
     correlation = covariance / np.outer(stds, stds)
     coarse = np.round(correlation / _DIGITS) * _DIGITS
     np.fill_diagonal(coarse, 1.0)
     lacking = float(np.linalg.eigvalsh(correlation - coarse)[-1])
     steps = max(0, math.ceil(lacking / _DIGITS + 1e-6))
     coarse += steps * _DIGITS * np.eye(len(stds))
-    return np.asarray(coarse * np.outer(stds, stds))
+    return coarse, 1 + steps * _DIGITS
 
 
 def _two_digits_up(value: float) -> float:

@@ -235,17 +235,8 @@ class RowDistribution:
 
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
         """Draw sums of real rows, with replacement, each its own value."""
-        rows = self.rows_at_hand
         counts = self._number.draw(n_draws, rng)
-        values = np.empty((n_draws, self.dim))
-        block = max(1, _DRAWS_AT_ONCE // max(1, int(counts.max(initial=1)) * self.dim))
-        for start in range(0, n_draws, block):
-            part = counts[start : start + block]
-            ends = np.cumsum(part)
-            drawn = rows[rng.integers(len(rows), size=int(ends[-1]))]
-            sums = np.vstack([np.zeros(self.dim), np.cumsum(drawn, axis=0)])
-            values[start : start + block] = sums[ends] - sums[ends - part]
-        return values, np.arange(n_draws)
+        return drawn_sums(self.rows_at_hand, counts, rng), np.arange(n_draws)
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
         """Reduced form, never the same for two worlds: other rows than these may be released."""
@@ -260,6 +251,34 @@ class RowDistribution:
 
     def __repr__(self) -> str:
         return f"RowDistribution(dim={self.dim}, differing={self.differing})"
+
+
+def drawn_sums(rows: Floats, counts: Integers, rng: np.random.Generator) -> Floats:
+    """Sums of as many rows as each of `counts` says, drawn with replacement."""
+    sums = np.empty((len(counts), rows.shape[1]))
+    if counts.max(initial=0) * rows.shape[1] > len(rows):
+        block = max(1, _DRAWS_AT_ONCE // len(rows))
+        for start in range(0, len(counts), block):
+            part = counts[start : start + block]
+            times = [
+                np.bincount(rng.integers(len(rows), size=n), minlength=len(rows)) for n in part
+            ]
+            sums[start : start + block] = np.array(times, dtype=np.float64) @ rows
+        return sums
+    block = max(1, _DRAWS_AT_ONCE // max(1, int(counts.max(initial=1)) * rows.shape[1]))
+    for start in range(0, len(counts), block):
+        part = counts[start : start + block]
+        sums[start : start + block] = sums_of_runs(
+            rows[rng.integers(len(rows), size=int(part.sum()))], part
+        )
+    return sums
+
+
+def sums_of_runs(rows: Floats, counts: Integers) -> Floats:
+    """Sums of the first `counts[0]` rows, of the next `counts[1]` rows, and so on."""
+    ends = np.cumsum(counts)
+    sums = np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])
+    return np.asarray(sums[ends] - sums[ends - counts])
 
 
 def covariance_of(rows: Floats) -> Floats:
@@ -489,6 +508,11 @@ def worlds_and_current(
     The latter are for the holder of the table alone: they tell whether its rows would need more
     noise. Empty where they cannot be made, or are the same.
     """
+    if moments_from is not None and moments_from is table:
+        raise ArgumentError(
+            "moments_from must be another table than the released one: noise that is fitted to the "
+            "released rows is not independent of them. Leave it out; the certificate then says so"
+        )
     query, worlds = make(table if moments_from is None else moments_from, is_checked=True)
     current: Mapping[str, RowDistribution] = {}
     if moments_from is not None and table is not None:

@@ -97,6 +97,9 @@ class Difference(Protocol):
     def source(self, found: str | None) -> str:
         """Say how the bound was found; `found` says how couplings were looked for."""
 
+    def is_coupled_as(self, coupling: str) -> bool:
+        """Whether the rows of a change meet as this coupling of rows says."""
+
     def least_share(self, noise: Covariance) -> float | None:
         """Share of noise of this shape below which no coupling could go; None without rows."""
 
@@ -112,6 +115,11 @@ class NotOfRows:
 
     is_by_mean_square: ClassVar[bool] = False
     converts_orders: ClassVar[bool] = True
+
+    def is_coupled_as(self, coupling: str) -> bool:
+        """Return true: what a recipe says of rows is not about this."""
+        del coupling
+        return True
 
     def least_share(self, noise: Covariance) -> None:
         """Return None: no rows are coupled."""

@@ -70,7 +70,7 @@ from pufferslice.sensitivity.layers import (
     one_layer,
     whitened_layers,
 )
-from pufferslice.sensitivity.person import row_distance
+from pufferslice.sensitivity.precision import Precision
 from pufferslice.sensitivity.shells import RowSum
 from pufferslice.sensitivity.tables import DistributionPair
 from pufferslice.sensitivity.whitening import Covariance, Shape
@@ -93,6 +93,11 @@ _LAYER_ERROR: Final = 1e-7
 """Tolerance for the sum of layers, which were rounded up, as shares of what one row could do."""
 _LAYER_ROOM: Final = 1e-3
 """Tolerance for radii of layers, as a share of the longest change."""
+_AGREEMENT: Final = 2.0**-34
+"""Largest difference between moments of the same rows, as shares of what one row could do: far
+below `MOMENT_ERROR`, by which second moments are raised."""
+_EXACTLY: Final = 2.0**-44
+"""Largest relative difference between numbers that do not depend on the order of rows."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
 
@@ -178,6 +183,11 @@ class RowDifference(NotOnSpheres):
             distributions[a].differing.between(*place, len(kinds))
             for (a, _), place in zip(pairs, places, strict=True)
         ]
+        if coupling != INDEPENDENT and not _are_of_pairs([counts for counts, _ in changes], places):
+            raise ArgumentError(
+                "coupling must be 'independent' for several periods, and for chains of more than "
+                "two states: there rows of other kinds than those of the pair differ, too"
+            )
         dim, n_cells = len(kinds[0].row_mean), len(cells[0].cells)
         coupled, plans = np.zeros((0, dim, dim)), np.zeros((0, n_cells, n_cells))
         transported: list[tuple[Floats, Floats]] = []
@@ -304,15 +314,23 @@ class RowDifference(NotOnSpheres):
         """Whether rows meet by cells or by transport; then there is one period."""
         return bool(self.shares.shape[1] or len(self.coupled))
 
+    def is_coupled_as(self, coupling: str) -> bool:
+        """Whether the rows of a change meet as this coupling says."""
+        if self.shares.shape[1]:
+            return coupling.startswith(NEAR_CELLS if len(self.plans) else CELLS)
+        return coupling == (TRANSPORT if len(self.coupled) else INDEPENDENT)
+
     @property
     def floors(self) -> Floats | None:
         """Least second moments of any coupling, shape (n_instances, dim, dim): only m counts.
 
-        None of several periods, where it is not computed.
+        None where rows of other kinds than those of the pair differ, or turn back as well (so that
+        fewer turn than differ): there the mean change is not known.
         """
-        if self.n_periods > 1:
-            return None
         most = self.counts.max(axis=(1, 2))
+        turned = np.diagonal(self.squares, axis1=1, axis2=2).max(axis=1)
+        if not _are_of_pairs(self.counts, self.pairs) or (most**2 > turned * _ROOM).any():
+            return None
         means = [n * change.mean for n, change in zip(most, self.changes, strict=True)]
         return np.array([np.outer(mean, mean) for mean in means])
 
@@ -323,7 +341,13 @@ class RowDifference(NotOnSpheres):
 
     def problems(self, scenario: Mapping[str, Any]) -> Iterator[str]:
         """Report if fewer rows differ than the stated range of secrets needs."""
-        stated = _stated_changes(scenario, self.pairs, len(self.means))
+        stated = list(_stated_changes(scenario, self.pairs, len(self.means)))
+        shapes = {(counts.shape, squares.shape) for counts, squares in stated}
+        if len(stated) != self.n_instances or shapes != {
+            (self.counts.shape[1:], self.squares.shape[1:])
+        }:
+            yield "the evidence is of other rows, or periods, than the stated secret"
+            return
         trials = _stated_trials(scenario["secret"])
         for counts, squares, own, (needed, product) in zip(
             self.counts, self.squares, self.trials, stated, strict=True
@@ -392,12 +416,14 @@ class RowDifference(NotOnSpheres):
         each = np.eye(self.n_periods)
         return np.asarray(np.kron(each, self.low)), np.asarray(np.kron(each, self.high))
 
-    def one_row_distance(self, noise: Covariance) -> float | None:
+    def one_row_distance(self, noise: Covariance) -> float:
         """Bound how far exchanging one row can move the output, in noise deviations.
 
-        None where rows are the slots of one home: it is no person's only row.
+        The matrix that whitens the released values is taken as it is, and the grid adds to the
+        distance of every two outputs.
         """
-        return None if self.n_periods > 1 else row_distance(noise.covariance, *self.boxes)
+        whitened = Precision(factor=noise.whitening, excess=1.0).farthest(*self.boxes)
+        return (whitened + noise.margin) / noise.std * _UP
 
     def divergences(self, order: float, noise: Covariance) -> Floats:
         r"""Bound $D_\alpha \le \ln E\, e^{\alpha (\alpha-1) Q / 2} / (\alpha - 1)$.
@@ -538,16 +564,15 @@ class RowDifference(NotOnSpheres):
             raise ArgumentError("moments of rows must be finite, and of one number of coordinates")
 
     def _has_possible_counts(self) -> bool:
-        """Whether second moments of the numbers of rows can be that, and are of these kinds."""
+        """Whether second moments of the numbers of rows can be that, and are of these kinds.
+
+        Rows meet by cells or by transport only where all that differ are of the kinds of the pair.
+        """
         alone = np.diagonal(self.squares, axis1=1, axis2=2)
         least = [np.linalg.eigvalsh(square)[0] for square in self.squares]
-        fits = True
-        if self.n_periods == 1 and len(self.means) == 2:
-            fits = bool((self.counts[:, 0, 1:] ** 2 / _ROOM <= alone).all())
         return bool(
-            fits
-            and (np.array(least) >= -MOMENT_ERROR * alone.max(initial=0.0)).all()
-            and (self.n_periods == 1 or not self.is_coupled)
+            (np.array(least) >= -MOMENT_ERROR * alone.max(initial=0.0)).all()
+            and (not self.is_coupled or _are_of_pairs(self.counts, self.pairs))
         )
 
     def _has_possible_trials(self) -> bool:
@@ -722,10 +747,49 @@ def _stated_trials(secret: Mapping[str, Any]) -> tuple[float, float]:
     return (math.inf, math.inf) if "state_of" in secret else stated_differing(secret).trials
 
 
+def _are_of_pairs(counts: npt.ArrayLike, pairs: npt.ArrayLike) -> bool:
+    """Whether there is one period, and all rows that differ are of the two kinds of the pair."""
+    numbers = np.array(counts)
+    others = np.ones((len(numbers), numbers.shape[2]), dtype=np.bool_)
+    np.put_along_axis(others, np.asarray(pairs), values=False, axis=1)
+    return bool(numbers.shape[1] == 1 and not numbers[:, 0][others].any())
+
+
 def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]:
     """One distribution for each kind of rows, in the order of their places."""
     by_place = {each.place: each for each in distributions}
     return [by_place[place] for place in sorted(by_place)]
+
+
+def are_moments_of_same_rows(stored: RowDifference, other: RowDifference) -> bool:
+    """Whether moments are the same but for the order of sums: `second_moments` allows for that.
+
+    With means that are off by a share e of what one row could do, r, and covariances by e r r', an
+    entry of the second moment is off by at most (4e + 4e^2) E[D^2] + 2e E[D], times r r': less than
+    a quarter of what `MOMENT_ERROR` adds. Layers were rounded up, by more.
+    """
+    mine, theirs = stored.arrays(), other.arrays()
+    if any(mine[name].shape != array.shape for name, array in theirs.items()):
+        return False
+    units = stored.spans
+    room = {
+        "means": units,
+        "cell_means": units,
+        "shares": 1.0,
+        "plans": 1.0,
+        "covs": np.outer(units, units),
+        "coupled": np.outer(units, units),
+        "layers": np.outer(units, units),
+        "radii": np.abs(other.metric).sum() * units.max(),
+    }
+    return all(
+        bool(
+            (np.abs(mine[name] - array) <= _AGREEMENT * room[name]).all()
+            if name in room
+            else np.allclose(mine[name], array, rtol=_EXACTLY, atol=0.0)
+        )
+        for name, array in theirs.items()
+    )
 
 
 def couplings_by_cells(distributions: Sequence[RowDistribution]) -> list[str]:
@@ -808,12 +872,12 @@ def _layers_of(
     return drawn + sorting.of_cells(coded, pairs, len(cells), plans)
 
 
-def _transported(
+def transported_rows(
     kinds: Sequence[RowDistribution], pairs: Sequence[tuple[int, int]], shape: Shape | None
-) -> list[tuple[Floats, Floats]]:
-    """Changes and their probabilities where rows meet that are close, in whitened coordinates.
+) -> list[tuple[Floats, Floats, Floats]]:
+    """Rows that meet because they are close in whitened coordinates, and their masses, by pair.
 
-    The shape decides which rows meet; the change is computed from the rows themselves.
+    The shape decides which rows meet; what is returned are the rows themselves.
     """
     rows = [np.unique(kind.rows_at_hand, axis=0, return_counts=True) for kind in kinds]
     atoms = [_whitened(points, shape) for points, _ in rows]
@@ -821,13 +885,26 @@ def _transported(
         FiniteDistribution(outputs=points, counts=counts)
         for points, (_, counts) in zip(atoms, rows, strict=True)
     ]
+    if any(len(np.unique(points, axis=0)) < len(points) for points in atoms):
+        raise ArgumentError(
+            "coupling 'transport' cannot tell some rows apart in the coordinates of this noise; "
+            "use 'independent', or a label of the query"
+        )
     found = coupled_ends(
         distributions, [DistributionPair(a, b) for a, b in pairs], Recipe(effort="thorough")
     )
     return [
-        (_row_of(second, atoms[b], rows[b][0]) - _row_of(first, atoms[a], rows[a][0]), masses)
+        (_row_of(first, atoms[a], rows[a][0]), _row_of(second, atoms[b], rows[b][0]), masses)
         for (a, b), (first, second, masses) in zip(pairs, found, strict=True)
     ]
+
+
+def _transported(
+    kinds: Sequence[RowDistribution], pairs: Sequence[tuple[int, int]], shape: Shape | None
+) -> list[tuple[Floats, Floats]]:
+    """Changes and their probabilities where rows meet that are close."""
+    found = transported_rows(kinds, pairs, shape)
+    return [(second - first, masses) for first, second, masses in found]
 
 
 def _whitened(rows: Floats, shape: Shape | None) -> Floats:

@@ -58,8 +58,6 @@ _FLOOR_WIDTH: Final = 1.02
 _LEAST_FLOOR: Final = 2.0**-40
 _ROUNDING: Final = 1e-12
 _UP: Final = 1 + 2.0**-44
-_ROOM: Final = 1 + 2.0**-40
-"""Factor above the rounding of the closed form, unless a covariance is nearly singular."""
 
 
 @final
@@ -111,7 +109,8 @@ def shared_noise(
     """
     matrices = _of_kind(moments, kind)
     root = _best_root(_undominated(matrices), weights, np.full(len(weights), math.inf))
-    covariance = root.covariance(mean_square) * _ROOM
+    room = 16 * len(weights) ** 2 * UNIT_ROUNDOFF
+    covariance = root.covariance(mean_square) * (1 + room)
     cost = _largest_mean_square(covariance, matrices)
     while cost > mean_square:
         covariance = covariance * (cost / mean_square * _UP)

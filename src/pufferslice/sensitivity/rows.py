@@ -321,8 +321,8 @@ class RowDifference(NotOnSpheres):
         return coupling == (TRANSPORT if len(self.coupled) else INDEPENDENT)
 
     @property
-    def floors(self) -> Floats | None:
-        """Least second moments of any coupling, shape (n_instances, dim, dim): only m counts.
+    def mean_changes(self) -> Floats | None:
+        """Expected change of the sums, shape (n_instances, dim), whatever the coupling is.
 
         None where rows of other kinds than those of the pair differ, or turn back as well (so that
         fewer turn than differ): there the mean change is not known.
@@ -331,8 +331,7 @@ class RowDifference(NotOnSpheres):
         turned = np.diagonal(self.squares, axis1=1, axis2=2).max(axis=1)
         if not _are_of_pairs(self.counts, self.pairs) or (most**2 > turned * _ROOM).any():
             return None
-        means = [n * change.mean for n, change in zip(most, self.changes, strict=True)]
-        return np.array([np.outer(mean, mean) for mean in means])
+        return np.array([n * change.mean for n, change in zip(most, self.changes, strict=True)])
 
     @property
     def scale(self) -> float:
@@ -398,14 +397,11 @@ class RowDifference(NotOnSpheres):
 
         Every coupling has at least the second moment of the mean change alone.
         """
-        whitening = noise.whitening
-        floors = self.floors
-        if floors is None:
+        means = self.mean_changes
+        if means is None:
             return 0.0
-        least, stated = (
-            max(float(np.sum((whitening @ moment) * whitening)) for moment in moments)
-            for moments in (floors, self.second_moments)
-        )
+        least = float(((means @ noise.whitening.T) ** 2).sum(axis=1).max())
+        stated = float(self._whitened(noise.shape).squares.max())
         return math.floor(100 * math.sqrt(min(1.0, least / stated))) / 100
 
     @property
@@ -661,7 +657,11 @@ class _Whitened:
         squares = []
         for moment in self.rows.second_moments:
             total = float(np.sum((whitening @ moment) * whitening))
-            largest = float(np.sum((size @ np.abs(moment)) * size))
+            # No entry is much above the product of the roots of two others, so that rounding is
+            # bounded without a second product.
+            roots = np.sqrt(np.diagonal(moment))
+            most = float((np.abs(moment) / np.outer(roots, roots)).max())
+            largest = most * float(np.sum((size @ roots) ** 2))
             squares.append(total + 4 * (self.rows.dim + 4) ** 2 * UNIT_ROUNDOFF * largest)
         return np.array(squares)
 

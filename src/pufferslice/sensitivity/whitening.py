@@ -27,6 +27,8 @@ _MANTISSA: Final = 53
 """Bits of the integer in a float."""
 _SMALL: Final = 64
 """Largest dimension in which a triangle is inverted entry by entry."""
+_MOST_EXACT: Final = 512
+"""Largest dimension in which the norm of a matrix is computed from its singular values."""
 _MOST_CORNERS: Final = 14
 """Largest dimension in which boxes are measured corner by corner."""
 
@@ -124,8 +126,11 @@ class Shape:
 
     @cached_property
     def stretch(self) -> float:
-        """Largest factor by which whitening lengthens a difference, rounded up."""
-        return float(np.linalg.norm(self.whitening, 2)) * _UP
+        """Bound on the factor by which whitening lengthens a difference; large ones are rough."""
+        if self.dim <= _MOST_EXACT:
+            return float(np.linalg.norm(self.whitening, 2)) * _UP
+        by_sums = np.linalg.norm(self.whitening, 1) * np.linalg.norm(self.whitening, np.inf)
+        return min(math.sqrt(by_sums), float(np.linalg.norm(self.whitening))) * _UP
 
     def stds(self, noise_std: float) -> Floats:
         """Standard deviation of the noise of each coordinate, in scaled coordinates."""

@@ -264,10 +264,9 @@ class TestOutputs:
         assert not audit.refuted
 
     def test_rows_in_another_order_are_audited(self):
-        scenario, certificate = made("cells")
+        _, certificate = made("cells")
         places = np.random.default_rng(3).permutation(len(EARLIER))
         shuffled = prevalence(moments_from=EARLIER.take(places))
-        assert shuffled.distributions_digest() != scenario.distributions_digest()
         assert not audit_release(shuffled, None, certificate, seed=0, **SETTINGS).refuted
 
     def test_bits_are_audited_by_the_guesses_that_follow(self):

@@ -311,7 +311,6 @@ class TestOtherRows:
                 means=rows.means + off,
                 covs=rows.covs + more,
                 cell_means=rows.cell_means + off[:, None],
-                cell_covs=rows.cell_covs + more[:, None],
             )
             assert are_moments_of_same_rows(rows, true)
             for stored, needed in zip(rows.second_moments, unraised(true), strict=True):

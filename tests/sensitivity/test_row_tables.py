@@ -292,7 +292,7 @@ def joint_of(first, second, coupling, shape):
         ((x, y, masses),) = transported_rows([first, second], [(0, 1)], shape)
         return Law(y - x, masses)
     if coupling.startswith("cells"):
-        labels = [each.labels[coupling.removeprefix("cells:")] for each in (first, second)]
+        labels = [each.codes(coupling.removeprefix("cells:")) for each in (first, second)]
         shares = [
             {c: np.mean(codes == c) for c in set(np.concatenate(labels).tolist())}
             for codes in labels

@@ -476,7 +476,7 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
     if claim.is_sliced or not noise.std:
         return ()
     shape = noise.shape
-    correlated = shape.is_beside and shape.kind != "diagonal"
+    correlated = shape.is_beside and shape.kind not in {"diagonal", "isotropic"}
     correlated |= any(any(row[:i]) for i, row in enumerate(shape.whitening or ()))
     how = {
         "fitted": "fitted to the secret",

@@ -98,6 +98,8 @@ _AGREEMENT: Final = 2.0**-34
 below `MOMENT_ERROR`, by which second moments are raised."""
 _EXACTLY: Final = 2.0**-44
 """Largest relative difference between numbers that do not depend on the order of rows."""
+_MOST_RAISED: Final = 40
+"""Largest factor of `MOMENT_ERROR` by which layers are rounded up."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
 
@@ -245,7 +247,8 @@ class RowDifference(NotOnSpheres):
     @property
     def bounds_rare_outputs(self) -> bool:
         """Whether more is bounded than right guesses: Rényi divergences, and small deltas."""
-        return bool(self.trials[:, 0].all()) and self.dim <= MOST_FEATURES
+        is_number = self.n_periods == 1 and bool(self.trials[:, 0].all())
+        return is_number and self.dim <= MOST_FEATURES
 
     @property
     def spans(self) -> Floats:
@@ -593,8 +596,11 @@ class RowDifference(NotOnSpheres):
         units, size = np.outer(self.spans, self.spans), np.abs(self.metric) @ self.spans
         room = _LAYER_ERROR * len(self.spans)
         least = float(np.linalg.norm(size)) * _LAYER_ROOM
+        # What layers were rounded up by, at most, in the coordinates of the radii.
+        raised = _MOST_RAISED * MOMENT_ERROR * len(self.spans) * float(size @ size)
         for cov, radii, layers in zip(whole, self.radii, self.layers, strict=True):
             squares = np.einsum("ij,kjl,il->k", self.metric, layers, self.metric)
+            squares = np.maximum(squares - raised, 0.0)
             if (
                 (np.abs(layers.sum(axis=0) - cov) > room * units).any()
                 or any(not self._is_covariance(each) for each in layers)

@@ -458,8 +458,10 @@ def _best_tilts(spectra: _Spectra, inner: Floats, n_factors: int) -> tuple[Float
         determinant = tt * yy - ty**2
         stays_t = (tilts == 0) & (ty * slope_y < yy * slope_t)
         stays_y = (slopes == 1) & (ty * slope_t > tt * slope_y)
-        move_t = np.where(stays_y, -slope_t / tt, (ty * slope_y - yy * slope_t) / determinant)
-        move_y = np.where(stays_t, -slope_y / yy, (ty * slope_t - tt * slope_y) / determinant)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            move_t = np.where(stays_y, -slope_t / tt, (ty * slope_y - yy * slope_t) / determinant)
+            move_y = np.where(stays_t, -slope_y / yy, (ty * slope_t - tt * slope_y) / determinant)
+        move_t, move_y = np.nan_to_num(move_t, posinf=0.0), np.nan_to_num(move_y, posinf=0.0)
         move_t = np.where(stays_t | ((tilts == 0) & (move_t < 0)), 0.0, move_t)
         move_y = np.where(stays_y | ((slopes == 1) & (move_y > 0)), 0.0, move_y)
         lost = ((move_t[:, None] + move_y[:, None] * values) * room).max(axis=1)

@@ -152,12 +152,46 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
         ],
         "earlier_releases": list(options.earlier_releases),
     }
+    if _is_of_released_rows(evidence):
+        values |= _coarse(values, options.target)
     for name, kind in (("noise", NoisePart), ("sampling", SamplingPart)):
         if values[name] is not None:
             values[name] = checked(kind, values[name], name, CertificateError)
     draft = ReleaseStatement.model_construct(**values)
     values |= {"limits": draft.expected_limits(), "evidence_digest": evidence.digest()}
     return checked(ReleaseStatement, values, "statement", CertificateError)
+
+
+def _is_of_released_rows(evidence: Evidence) -> bool:
+    """Whether the noise was fitted to the released rows."""
+    priors = evidence.scenario["priors"]
+    return any((each["kind"], each["source"]) == ("rows", "released_data") for each in priors)
+
+
+def _coarse(values: dict[str, Any], target: Claim) -> dict[str, Any]:
+    """Round up what the released rows cost, as their noise is rounded: more would tell of them.
+
+    Epsilons and mean squares to two digits, shares of right guesses to three.
+    """
+
+    def epsilon(value: float | None) -> float | None:
+        return None if value is None else float(at_most(value, digits=2))
+
+    def guess(value: float | None) -> float | None:
+        return None if value is None else min(1.0, float(at_most(value, digits=3)))
+
+    unsliced, is_guess = values["unsliced"], target.hockey_stick == (0.0, 2 * target.bound - 1)
+    spent = guess(values["spent"]) if is_guess else epsilon(values["spent"])
+    spent = min(target.bound, spent or 0.0)
+    coarse = {"epsilon": epsilon(unsliced.epsilon), "guess": guess(unsliced.guess)}
+    if is_guess or target.has_order:
+        coarse["guess" if is_guess else "epsilon"] = spent
+    return {
+        "spent": spent,
+        "mean_square": epsilon(values["mean_square"]),
+        "unsliced": unsliced.model_copy(update=coarse),
+        "views": [view | {"epsilon": epsilon(view["epsilon"])} for view in values["views"]],
+    }
 
 
 def _of_rows(evidence: Evidence, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
@@ -183,7 +217,7 @@ def _of_rows(evidence: Evidence, options: CertificateOptions, noise_std: float) 
     if not epsilon < LARGEST:
         return values | {"not_stated": {"one_person": "no-finite-epsilon"}}
     person = {"epsilon": epsilon, "delta": options.person_delta}
-    if any(prior["source"] == "released_data" for prior in evidence.scenario["priors"]):
+    if _is_of_released_rows(evidence):
         values["one_person_given_noise"] = person
         return values | {"not_stated": {"one_person": "noise-from-released-rows"}}
     return values | {"one_person": person, "not_stated": {}}

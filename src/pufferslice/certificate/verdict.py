@@ -19,6 +19,7 @@ from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.statement import StateSecret
+from pufferslice.claims import Claim, Guarantee
 from pufferslice.queries.derived import Derived
 from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -27,6 +28,9 @@ from pufferslice.sensitivity.whitening import Covariance
 _STEP: Final = 2.0**-200
 """Imaginary step of derivatives, too small to round anything."""
 _N_DRAWS: Final = 2_000
+_MUCH: Final = 1.5
+"""Excess of a variance that a verdict mentions."""
+_MOST_GUESS: Final = 0.999
 _ONE_HOME: Final = (
     "Sizes are those of one home alone: where rows of other homes are in the release as well, the "
     "same noise is on their total."
@@ -78,6 +82,11 @@ class Verdict(Shown):
     """Right guesses of the certificate; None where the noise is not from another table."""
     current_guess: float | None = None
     """Right guesses that the rows at hand would allow under this noise; None as before."""
+    excess: float | None = None
+    """Variance of the noise over that for right guesses of two points as far apart; None for claims
+    that mean squared distances bound, and without rows."""
+    as_guess: Claim | None = None
+    """That claim about right guesses; None as before."""
     remark: str = ""
     """What the yardsticks leave out, and what the rows at hand break; mostly empty."""
 
@@ -96,6 +105,18 @@ class Verdict(Shown):
             f"could be right {percent_at_most(self.current_guess)} of the time instead of "
             f"{percent_at_most(self.claimed)}. The promise is for rows like those of the other "
             "table: take the moments from a table that is more like this one, or claim less."
+        )
+
+    @property
+    def rare_sentence(self) -> str:
+        """Say that a claim about rare outputs takes most of the noise; empty where it does not."""
+        if self.excess is None or self.as_guess is None or self.excess <= _MUCH:
+            return ""
+        return (
+            f"The variance of this noise is {self.excess:.3g} times that of noise for "
+            f"{self.as_guess}, because an epsilon must also hold when all rows that may differ are "
+            "extreme. Epsilons are for large tables and few statistics: claim "
+            f"Guarantee.guess(at_most={self.as_guess.bound:g}) instead."
         )
 
     @property
@@ -144,6 +165,7 @@ class Verdict(Shown):
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
         current = {"current": self.current_sentence} if self.current_sentence else {}
+        current |= {"rare": self.rare_sentence} if self.rare_sentence else {}
         return {
             "statistics": self.table_rows(),
             "yardstick": self.yardstick,
@@ -161,7 +183,9 @@ class Verdict(Shown):
 
     def sentences(self) -> list[str]:
         """Return the verdict in words."""
-        return list(filter(None, (self.sentence, self.remark, self.current_sentence)))
+        return list(
+            filter(None, (self.sentence, self.rare_sentence, self.remark, self.current_sentence))
+        )
 
     def __str__(self) -> str:
         columns = {"statistic": [shown(s.name) for s in self.statistics]}
@@ -233,7 +257,15 @@ def verdict(
         serving = {name for spec in scenario.query.derived for name in spec.of}
         kept = [one for one in statistics if one.size is not None or one.name not in serving]
         statistics = [*kept, *computed]
+    claim, square = statement.guarantee, statement.mean_square
+    excess = as_guess = None
+    if square and not claim.by_mean_square:
+        excess = claim.distance_limit / square
+        guess = math.ceil(1000 * float(ndtr(math.sqrt(claim.distance_limit) / 2))) / 1000
+        as_guess = Guarantee.guess(at_most=min(guess, _MOST_GUESS))
     return Verdict(
+        excess=excess,
+        as_guess=as_guess,
         statistics=tuple(statistics),
         is_determined=determined,
         yardstick=yardstick,

@@ -56,6 +56,8 @@ _VIEW_RULES: Final[Mapping[ViewRule, str]] = {
     "order_optimum": "the best order",
     "direct": "the distances themselves",
 }
+_OF_ROWS: Final = "exponential moments of the rows that differ"
+"""How the only view of sums of rows was found."""
 
 
 def prose_of(statement: Statement, digest: str) -> str:
@@ -77,7 +79,7 @@ def _release_parts(statement: ReleaseStatement) -> list[str]:
         _whole_output(statement),
         _claim(statement),
         total_sentence(statement),
-        _views(statement.views),
+        _views(statement.views, of_rows=statement.mean_square is not None),
         _query(statement.scenario),
         _priors(statement.scenario),
         _noise(statement),
@@ -386,6 +388,8 @@ def _claim(statement: ReleaseStatement) -> str:
         square = at_most(statement.mean_square, digits=3)
         what = "readings" if isinstance(statement.scenario.secret, StateSecret) else "rows"
         sure = f"for {what} whose mean squared distance under this noise is at most {square}"
+        if not claim.by_mean_square:
+            sure += f", and no more often far above it than for the {what} of the moments"
     elif failure:
         sure = f"except with probability {in_full(failure)}"
     along = "" if rows else _along(statement.profile)
@@ -603,13 +607,14 @@ def unsliced_first(views: Iterable[ViewPart]) -> list[ViewPart]:
     return sorted(views, key=lambda view: view.scope != "unsliced")
 
 
-def _views(views: Sequence[ViewPart]) -> str:
+def _views(views: Sequence[ViewPart], *, of_rows: bool = False) -> str:
     if not views:
         return ""
-    best = best_views(views)
+    best = () if of_rows else best_views(views)
     lines = [
         f"  {view.scope} ({at_most(view.epsilon)}, {in_full(view.delta)}) "
-        f"by {_VIEW_RULES[view.rule]}{' (smallest)' if view in best else ''}"
+        f"by {_OF_ROWS if of_rows else _VIEW_RULES[view.rule]}"
+        f"{' (smallest)' if view in best else ''}"
         for view in unsliced_first(views)
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)

@@ -574,6 +574,7 @@ class RowDifference(NotOnSpheres):
         least = float(np.linalg.norm(size)) * _LAYER_ROOM
         for cov, radii, layers in zip(whole, self.radii, self.layers, strict=True):
             squares = np.einsum("ij,kjl,il->k", self.metric, layers, self.metric)
+            squares = np.maximum(squares - room * float(((self.metric * self.spans) ** 2).sum()), 0)
             if (
                 (np.abs(layers.sum(axis=0) - cov) > room * units).any()
                 or any(not self._is_covariance(each) for each in layers)

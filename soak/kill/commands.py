@@ -413,6 +413,110 @@ class CopyLedger(Command):
         return found
 
 
+class Again(Command):
+    """A release that was recorded and not written is written: the same numbers, and one mark."""
+
+    name = "again"
+    modules = ("pufferslice.releases.release",)
+    line = "release --again --certificate certificate.json --ledger ledger --out again.json --json"
+
+    def make_ready(self) -> None:
+        write_scenario(self.ready, 300, 10)
+        self.nursery.warm(CALIBRATE, self.ready)
+        release = ReleaseRow.line.replace("release.json", "r.json").split()
+        self.nursery.warm(release, self.ready)
+        (self.ready / "r.json").unlink()
+        (self.ready / "certificate.spent").unlink(missing_ok=True)
+        (self.ready / "ledger.spent").unlink()
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.kept = Release.load(folder / "again.json")
+
+    def look(self, folder: Path) -> None:
+        if (folder / "again.json").exists():
+            assert Release.load(folder / "again.json") == self.kept
+            assert len(marks_in(folder)) == 1
+        assert len(Ledger(folder / "ledger").entries()) == 1
+
+    def resume(self, folder: Path) -> None:
+        (folder / "again.json").unlink(missing_ok=True)
+        self.run(folder)
+        self.look(folder)
+        assert Ledger(folder / "ledger").problems() == []
+
+
+class Migrate(Command):
+    """The old ledger is closed when the new one opens, and nothing in it is lost."""
+
+    name = "migrate"
+    modules = ("pufferslice.releases.earlier",)
+    line = "ledger migrate old.ledger new.ledger --json"
+    n_releases = 40
+
+    def make_ready(self) -> None:
+        self.certificates = [f"{k:064x}" for k in range(self.n_releases)]
+        made_before(
+            self.ready / "old.ledger", 3, dict.fromkeys(self.certificates, "published")
+        )
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        assert json.loads(ended.stdout)["releases"] == self.n_releases
+
+    def look(self, folder: Path) -> None:
+        new = Ledger(folder / "new.ledger")
+        if new.id is not None and not new.is_incoming:
+            assert new.earlier() == self.certificates
+            with contextlib.closing(sqlite3.connect(folder / "old.ledger")) as old:
+                assert old.execute("SELECT count(*) FROM moved").fetchone() == (1,)
+
+    def resume(self, folder: Path) -> None:
+        self.run(folder)
+        self.look(folder)
+        assert not Ledger(folder / "new.ledger").is_incoming
+        assert names(folder) == {"old.ledger", "new.ledger"}
+
+
+class Reconcile(Command):
+    """A restored ledger takes in all that its marks know, or nothing yet, and releases nothing."""
+
+    name = "reconcile"
+    modules = ("pufferslice.releases.marks",)
+    line = "ledger reconcile a.ledger marks --json"
+    n_releases = 20
+
+    def make_ready(self) -> None:
+        book = Ledger(self.ready / "a.ledger")
+        book.make()
+        backup = (self.ready / "a.ledger").read_bytes()
+        # the place of a ledger is part of its marks: every folder gets its own
+        self.lines = []
+        for k in range(self.n_releases):
+            entry = lived(book, f"{k:064x}", keys=(f"secret {k}",))
+            grant = book.book().grants[entry.certificate]
+            outside = Outside(place=None, folder=self.ready / "marks")
+            (self.ready / "marks").mkdir(exist_ok=True)
+            outside.leave("a", book.lineage, grant, entry, text_of(entry.certificate))
+        made = book.events()[:1]
+        (self.ready / "a.ledger").write_bytes(backup)
+        # a backup from after the first event
+        with Ledger(self.ready / "a.ledger").alone() as transaction:
+            del transaction
+        assert made
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        assert json.loads(ended.stdout)["found"] == self.n_releases
+
+    def look(self, folder: Path) -> None:
+        book = Ledger(folder / "a.ledger").book()
+        missing = [mark for mark in marks_in(folder / "marks") if book.forgets(mark, None)]
+        assert len(missing) in (0, self.n_releases)
+
+    def resume(self, folder: Path) -> None:
+        self.run(folder)
+        assert len(Ledger(folder / "a.ledger").entries()) == self.n_releases
+        assert Ledger(folder / "a.ledger").problems() == []
+
+
 class Report(Command):
     name = "report"
     modules = ("pufferslice.config", "pufferslice.report.page")
@@ -437,5 +541,7 @@ class Report(Command):
 
 
 COMMANDS: dict[str, type[Command]] = {
-    command.name: command for command in (Calibrate, Train, Audit, ReleaseRow, Report, CopyLedger)
+    command.name: command for command in (
+        Calibrate, Train, Audit, ReleaseRow, Again, Report, CopyLedger, Migrate, Reconcile
+    )
 }

@@ -11,6 +11,7 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import (
     differences,
     required_evidence,
+    rests_on_rows,
     scenario_problems,
     too_little_noise,
 )
@@ -122,6 +123,11 @@ def verify(
     if scenario is not None:
         problems = problems or scenario_problems(certificate, scenario, progress)
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
+        if not problems and rests_on_rows(certificate, scenario):
+            unchecked["unsliced.epsilon, views"] = (
+                "they rest on single rows, of which this scenario has moments only; a table in "
+                "memory decides them"
+            )
         source = "the data"
     proof = None
     if rigorous:

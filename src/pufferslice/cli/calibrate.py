@@ -13,7 +13,7 @@ from pufferslice.errors import ArgumentError
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
     from pufferslice.config.scenario import Request
-    from pufferslice.queries.features import Unusual
+    from pufferslice.queries.unusual import Unusual
 
 
 def calibrate(

@@ -57,7 +57,7 @@ from pufferslice.releases.states import Entry, Grant, Intent, Shared
 from pufferslice.releases.value import (
     check_atom,
     fitting_value,
-    released_frame,
+    released_rows,
     table_mark,
 )
 from pufferslice.scenario.scenario import Scenario
@@ -475,8 +475,8 @@ def release(
     ends = _public_ends(scenario.query, certificate) if into_range else None
     _check_certificate(scenario, certificate, noise, progress)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
-    frame = released_frame(rows)
-    value = fitting_value(scenario, frame)
+    held = released_rows(scenario, rows)
+    value = fitting_value(scenario, held)
     if not certificate.noise_std:
         check_atom(scenario, value)
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
@@ -500,7 +500,7 @@ def release(
         releasing(
             book,
             grant_of(scenario, certificate),
-            Intent(certificate=certificate.digest, table=table_mark(scenario, frame, value)),
+            Intent(certificate=certificate.digest, table=table_mark(scenario, held, value)),
             outside,
             draw=drawn,
             text=lambda released: canonical_json(released.to_json()).decode(),

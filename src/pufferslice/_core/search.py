@@ -32,8 +32,17 @@ _MAX_STEPS: Final = 400
 _MOST_STEPS: Final = 150
 
 
-def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float) -> float:
-    """Smallest x > 0, up to `RELATIVE_WIDTH`, with `cost(x) <= limit`.
+def smallest_safe(
+    cost: Callable[[float], float],
+    limit: float,
+    *,
+    start: float,
+    factor: float = 2.0,
+    width: float = RELATIVE_WIDTH,
+) -> float:
+    """Smallest x > 0, up to a relative `width`, with `cost(x) <= limit`.
+
+    `factor` is how far the start may be from it, roughly.
 
     Guarantee: `cost(result) <= limit` was evaluated and held.
     Needs: `cost` does not increase in x (it may be infinite for small x).
@@ -41,12 +50,19 @@ def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float)
     >>> smallest_safe(lambda x: 8 / x**2, 2.0, start=1.0)
     2.0
     """
-    unsafe, safe = _bracket(cost, limit, start)
-    values = (cost(unsafe), cost(safe))
+    known: dict[float, float] = {}
+
+    def value_at(x: float) -> float:
+        if x not in known:
+            known[x] = cost(x)
+        return known[x]
+
+    unsafe, safe = _bracket(value_at, limit, start, factor)
+    values = (value_at(unsafe), value_at(safe))
     for step in range(_MAX_STEPS):
-        if safe <= unsafe * (1 + RELATIVE_WIDTH):
+        if safe <= unsafe * (1 + width):
             return safe
-        x = _candidate(unsafe, safe, values, limit, step)
+        x = _candidate(unsafe, safe, values, limit, step, width)
         value = cost(x)
         if value <= limit:
             safe, values = x, (values[0], value)
@@ -119,10 +135,12 @@ def raise_until(holds: Callable[[float], bool], value: float) -> float:
     return value
 
 
-def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tuple[float, float]:
+def _bracket(
+    cost: Callable[[float], float], limit: float, start: float, first: float = 2.0
+) -> tuple[float, float]:
     """An unsafe and a safe point, one below the other."""
     low = high = min(max(start, _SMALLEST * 4), LARGEST / 4)
-    factor = 2.0
+    factor = first
     while not cost(high) <= limit:
         if not high < LARGEST:
             raise CalibrationError(
@@ -131,7 +149,7 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
             )
         low, high = high, min(high * factor, LARGEST)
         factor *= factor
-    factor = 2.0
+    factor = first
     while cost(low) <= limit:
         if not low > _SMALLEST:
             raise CalibrationError(
@@ -144,7 +162,7 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
 
 
 def _candidate(
-    unsafe: float, safe: float, values: tuple[float, float], limit: float, step: int
+    unsafe: float, safe: float, values: tuple[float, float], limit: float, step: int, width: float
 ) -> float:
     """Secant in log-log coordinates, kept inside the bracket; every third step bisects."""
     middle = math.sqrt(unsafe) * math.sqrt(safe)
@@ -156,7 +174,7 @@ def _candidate(
         return middle
     share = math.log(above / limit) / slope
     x = unsafe * math.exp(share * math.log(safe / unsafe))
-    nudge = 1 + RELATIVE_WIDTH / 2
+    nudge = 1 + width / 2
     return min(max(x, unsafe * nudge), safe / nudge)
 
 

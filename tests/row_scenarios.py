@@ -68,6 +68,7 @@ MADE = {
     "independent": (prevalence, {}, {"coupling": "independent"}),
     "cells": (prevalence, {}, {"coupling": "cells:site"}),
     "transport": (prevalence, {}, {"coupling": "transport"}),
+    "near cells": (prevalence, {}, {"coupling": "transport:site"}),
     "random number": (prevalence, {"design": "independent"}, {}),
     "diagonal": (prevalence, {}, {"shape": "diagonal"}),
     "own rows": (prevalence, {"table": EARLIER, "n_rows": None, "moments_from": None}, {}),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ["prevalence", "attribute", "occupancy", "training"]
+NAMES = ["prevalence", "attribute", "markov", "training"]
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,12 @@ from tests import scenario_files
 from tests.scenario_files import (
     ATTRIBUTE,
     BOOTSTRAP,
-    HISTORY,
-    HOME,
-    OCCUPANCY,
+    MARKOV,
     PAIR,
     PREVALENCE,
     RECORDS,
     SAMPLED,
     SCENARIO,
-    SHARES,
-    SUPPLIER,
     VOLUME,
 )
 
@@ -42,12 +38,8 @@ FUZZED: dict[str, dict[str, Any]] = scenario_files.SCENARIOS | {
     "pair": PAIR | _ALL,
     "prevalence": PREVALENCE,
     "attribute": ATTRIBUTE,
-    "occupancy": OCCUPANCY,
+    "markov": MARKOV,
     "volume": VOLUME,
-    "shares": SHARES,
-    "supplier": SUPPLIER,
-    "history": HISTORY,
-    "home": HOME,
 }
 """The scenario files with more sections and keys, so that there is more to change."""
 

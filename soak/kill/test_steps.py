@@ -17,7 +17,6 @@ from pufferslice.releases import release_again
 import importlib
 releasing = importlib.import_module("pufferslice.releases.release")
 from pufferslice.releases.ledger import Ledger
-from pufferslice.releases.states import Book
 
 table = pa.table({"s": ["a", "a", "b", "b"], "x": [1.0, 2.0, 5.0, 9.0], "y": [3.0, 1.0, 4.0, 1.5]})
 rows = table.slice(2)
@@ -89,7 +88,7 @@ def patched(owner, name, where):
 
 STEPS = {
     "before intend": patched(Ledger, "intend", before),
-    "inside intend": patched(Book, "check_free", before),
+    "inside intend": patched(Ledger, "_check_entries", before),
     "after intend": patched(Ledger, "intend", after),
     "inside noise": patched(OperatingSystemNoise, "draw", at_the_second_draw),
     "before the result is recorded": patched(Ledger, "record_drawn", before),
@@ -114,7 +113,7 @@ for number, (step, patch) in enumerate((STEPS | MAKING).items()):
     place.mkdir()
     certificate = certified()
     if step not in MAKING:
-        Ledger(place / "l").make()
+        Ledger(place / "l")._storage.make()
 
     def killed():
         patch()
@@ -235,9 +234,8 @@ def limit(size):
 
 def then_full(function):
     def wrapped(*args, **kwargs):
-        result = function(*args, **kwargs)
+        function(*args, **kwargs)
         limit(64)
-        return result
 
     return wrapped
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One row of the table of benchmarks, and the clocks that they share."""
 
+import os
 import subprocess
 import sys
 import time
@@ -80,7 +81,26 @@ def medians(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[st
     return {name: median(values) for name, values in figures.items()}
 
 
-def in_child(file: str, *arguments: str) -> str:
-    """What a benchmark prints in a process of its own, so that memory is that of this work."""
+def in_child(file: str, *arguments: str, n_threads: int | None = None) -> str:
+    """What a benchmark prints in a process of its own, so that memory is that of this work.
+
+    `n_threads` limits those of products of matrices, which wait for each other on a busy machine.
+    """
     command = [sys.executable, file, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    limits = {} if n_threads is None else {"OPENBLAS_NUM_THREADS": str(n_threads)}
+    environment = os.environ | limits
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return done.stdout
+
+
+def least_processor_seconds(
+    contestants: dict[str, Callable[[], object]], rounds: int
+) -> list[float]:
+    """The fewest seconds of the processor that each took; their rounds are interleaved."""
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds + 1):
+        for name, work in contestants.items():
+            start = time.process_time()
+            work()
+            taken[name].append(time.process_time() - start)
+    return [min(values[1:]) for values in taken.values()]

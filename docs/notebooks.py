@@ -36,7 +36,7 @@ class Source(NamedTuple):
 NOTEBOOKS: Final = {
     "prevalence": Source("templates.md", "How common is it?", "certificate"),
     "attribute": Source("templates.md", "What value does it have?", "certificate"),
-    "markov": Source("templates.md", "What was the state at that time?", "certificate"),
+    "occupancy": Source("templates.md", "What was the state at that time?", "certificate"),
     "training": Source("training-tutorial.md", "In Python", 'trainer.certificate(data="digits")'),
 }
 

@@ -17,7 +17,7 @@ import pufferslice as ps
 
 
 def main() -> None:
-    """Declare, certify, release; then compare the noise with the spread of each column."""
+    """Declare, certify, release; compare the noise with the columns; then try a second table."""
     study = load_breast_cancer()
     names = [name for name in study.feature_names if name.startswith("mean ")]
     columns = {name: study.data[:, list(study.feature_names).index(name)] for name in names}
@@ -47,6 +47,23 @@ def main() -> None:
     print("\nNoise over the column's own standard deviation:")
     for name, std in zip(names, released.noise_stds, strict=True):
         print(f"  {name:<24} {std / np.std(columns[name]):.3f}")
+
+    # A month later somebody asks for one more number of the same patients. Nothing covers both
+    # releases together, so that the ledger refuses: it should have been in the first query.
+    extra = ps.queries.summary(rate=[("mean radius", ps.queries.above(15))])
+    more = ps.Scenario.from_prevalence(
+        current,
+        column="diagnosis",
+        value="malignant",
+        within=0.05,
+        query=extra,
+        moments_from=earlier,
+    )
+    second = ps.certify_release(more, ps.Guarantee.guess(at_most=0.6))
+    try:
+        ps.release(more, current, second, ledger=ledger)
+    except ps.errors.AlreadyReleasedError as error:
+        print(f"\nOne more table: {error}")
 
 
 if __name__ == "__main__":

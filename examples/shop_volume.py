@@ -26,7 +26,7 @@ def baskets(rng: np.random.Generator, n: int) -> pa.Table:
 
 
 def main() -> None:
-    """Declare, certify, release; then derive means, which cost nothing more."""
+    """Declare, certify, release; then derive a ratio, which costs nothing more."""
     rng = np.random.default_rng(4)
     last_year, this_year = baskets(rng, 19_000), baskets(rng, 20_000)
     query = ps.queries.summary(
@@ -41,6 +41,7 @@ def main() -> None:
     ledger = Path(tempfile.mkdtemp(prefix="shop-")) / "shop.ledger"
     released = ps.release(scenario, this_year, certificate, ledger=ledger)
     print(released)
+    print(released.derived(ratio=[("total(amount)", "total(items)")]))
 
     print("\nNoise over last year's value:")
     earlier = query.outputs(last_year)[0]

@@ -105,9 +105,44 @@ ATTRIBUTE: dict[str, Any] = {
     "prior": {"source": "public-model"},
     "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 1.0},
 }  # fmt: skip
-MARKOV: dict[str, Any] = {
-    "markov": {
-        "transition": [[0.9, 0.1], [0.2, 0.8]], "length": 12, "positions": [3, [6, 8]],
+SHARES: dict[str, Any] = {
+    "data": {"path": "many.parquet"},
+    "prevalence": {"property": {"column": "site", "equals": "a"}, "within": 0.05},
+    "query": {
+        "mean": ["pay"], "std": ["pay"], "rate": [{"column": "age", "above": 45}],
+        "clip": {"pay": [20, 50]}, "missing": {"pay": 35},
+    },
+    "derived": {"std": ["pay"]},
+    "guarantee": {"notion": "guess", "at_most": 0.64},
+    "calibration": {"coupling": "independent"},
+}  # fmt: skip
+SUPPLIER: dict[str, Any] = {
+    "data": {"path": "many.parquet"},
+    "supplier": {"property": {"column": "site", "equals": "a"}, "ratio": 1.2, "up_to": 400},
+    "query": {
+        "total": ["pay"], "count": [{"column": "age", "above": 45}], "clip": {"pay": [20, 50]},
+    },
+    "guarantee": {"notion": "guess", "at_most": 0.64},
+}  # fmt: skip
+HISTORY: dict[str, Any] = {
+    "attribute": {"name": "age", "history": "many.parquet", "bins": [42], "within": 3},
+    "query": {"columns": ["pay"], "range": {"low": [0], "high": [100]}, "scales": {"pay": 10}},
+    "guarantee": {"notion": "guess", "at_most": 0.7},
+}
+HOME: dict[str, Any] = {
+    "occupancy": {
+        "chain": [[0.9, 0.1], [0.2, 0.8]], "length": 12, "positions": {"first": 2, "every": 5},
+        "loads": "many.parquet", "state": "site", "states": ["a", "b"],
+        "periods": {"column": "week", "every": 6},
+    },
+    "query": {
+        "by": [{"column": "week", "values": [1, 2]}], "total": ["pay"], "clip": {"pay": [0, 99]},
+    },
+    "guarantee": {"notion": "guess", "at_most": 0.64},
+}  # fmt: skip
+OCCUPANCY: dict[str, Any] = {
+    "occupancy": {
+        "chain": [[0.9, 0.1], [0.2, 0.8]], "length": 12, "positions": [3, [6, 8]],
         "start": [0.5, 0.5], "counted": [1], "windows": [[0, 12]],
     },
     "query": {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]},

@@ -10,14 +10,14 @@ from scipy.special import erf
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity.difference import NotOnSpheres
+from pufferslice.sensitivity.difference import NotOfRows, NotOnSpheres
 from pufferslice.sensitivity.renyi import gaussian_delta
 
 UP = 1 + 2.0**-40
 
 
 @attrs.frozen(kw_only=True)
-class OneShift(NotOnSpheres):
+class OneShift(NotOnSpheres, NotOfRows):
     """Two points, in whitened coordinates: what the protocol of differences asks for, no more."""
 
     name: ClassVar[str] = "one_shift"

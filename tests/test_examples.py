@@ -59,7 +59,7 @@ def test_example_releases_under_a_certificate(script, tmp_path):
         (folder,) = tmp_path.glob("adult-groups-*")
         written = {path.name for path in folder.iterdir()}
         files = {"certificate.evidence.npz", "certificate.json", "release.json"}
-        assert written == files | {"census.ledger"}
+        assert written == files | {"census.ledger", "census.spent"}
 
 
 @pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.stem)

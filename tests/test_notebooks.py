@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ["prevalence", "attribute", "markov", "training"]
+NAMES = ["prevalence", "attribute", "occupancy", "training"]
 
 
 @pytest.fixture(scope="module")

@@ -48,15 +48,13 @@ def of_two_dimensions():
 
 
 def audit_of_bits():
-    """So many bits, of rows, bound neither an epsilon nor guesses."""
-    rows = pa.table({"ill": ["y", "n"] * 30, "x": [2.0, 0.0] * 30})
-    scenario = ps.Scenario.from_prevalence(
-        rows,
-        column="ill",
-        value="y",
-        within=0.5,
+    """So many bits, of slots, bound neither an epsilon nor guesses."""
+    scenario = ps.Scenario.from_occupancy(
+        [[0.9, 0.1], [0.2, 0.8]],
+        length=6,
+        positions=[2],
         query=ps.queries.summary(total=["x"], clip={"x": (0, 2)}),
-        moments_from=rows,
+        loads=pa.table({"state": [0, 1] * 30, "x": [0.0, 2.0] * 30}),
     )
     certificate = ps.certify_release(scenario, ps.Guarantee.information(bits=1e4))
     audit_release(scenario, None, certificate, n_outputs=200, confidence=0.9, seed=1)

@@ -12,12 +12,16 @@ from tests import scenario_files
 from tests.scenario_files import (
     ATTRIBUTE,
     BOOTSTRAP,
-    MARKOV,
+    HISTORY,
+    HOME,
+    OCCUPANCY,
     PAIR,
     PREVALENCE,
     RECORDS,
     SAMPLED,
     SCENARIO,
+    SHARES,
+    SUPPLIER,
     VOLUME,
 )
 
@@ -38,8 +42,12 @@ FUZZED: dict[str, dict[str, Any]] = scenario_files.SCENARIOS | {
     "pair": PAIR | _ALL,
     "prevalence": PREVALENCE,
     "attribute": ATTRIBUTE,
-    "markov": MARKOV,
+    "occupancy": OCCUPANCY,
     "volume": VOLUME,
+    "shares": SHARES,
+    "supplier": SUPPLIER,
+    "history": HISTORY,
+    "home": HOME,
 }
 """The scenario files with more sections and keys, so that there is more to change."""
 

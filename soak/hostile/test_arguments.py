@@ -39,6 +39,8 @@ HUGE = (2**63, 10**30)
 GAUSSIAN = ps.Guarantee.joint(order=4, epsilon=1.0)
 TABLE = pa.table({"s": ["a", "a", "b", "b"], "x": [1.0, 2.0, 4.0, 7.0], "y": [0.0, 1.0, 0.5, 3.0]})
 QUERY = ps.queries.summary(mean=["x", "y"])
+CLIPPED = ps.queries.summary(mean=["x"], clip={"x": (0, 9)})
+TOTALS = ps.queries.summary(total=["x"], clip={"x": (0, 9)})
 SCENARIO = ps.Scenario.from_groups(TABLE, secret="s", query=QUERY)
 PROFILE = ps.FiniteProfile.axes(dim=2)
 CERTIFICATE = ps.certify_release(SCENARIO, GAUSSIAN.along(PROFILE))
@@ -62,6 +64,15 @@ def call(make, *, fixed=MappingProxyType({}), how_much=(), **odd):
     return make.__qualname__, Call(make, odd, fixed, how_much)
 
 
+def loads_of_a_home(**options):
+    """The form of `from_occupancy` for numbers that depend on the state."""
+    return ps.Scenario.from_occupancy(options.pop("chain"), query=TOTALS, **options)
+
+
+def edges_of_bins(edges):
+    return ps.Bins(column="x", edges=edges)
+
+
 UNSLICED = ps.Guarantee.unsliced(order=4, epsilon=1.0)
 PLAN = {"differing": learning.exactly(2), "sampling": POISSON, "accountant": learning.LogMoment()}
 DRAWN = ("dim", "n_directions")
@@ -75,6 +86,7 @@ CALLS = dict([
     call(ps.queries.Box, low=[0.0, 0.0], high=[1.0, 2.0]),
     call(ps.queries.Ball, center=[0.0, 0.0], radius=1.0),
     call(ps.Bins, column="x", quantiles=2),
+    call(edges_of_bins, edges=[1.0, 2.0]),
     call(ps.Bootstrap, n_replicates=5, seed=1),
     call(ps.FiniteDistribution, outputs=[[0.0], [1.0]], counts=[1, 2]),
     call(ps.FiniteDistribution.uniform, outputs=[[0.0], [1.0]]),
@@ -107,10 +119,22 @@ CALLS = dict([
     call(ps.queries.autocorrelation, column="x", time="y", lags=[1]),
     call(ps.queries.boosting_importances, features=["x"], target="s", positive="a", n_trees=2,
          seed=1, depth=2, learning_rate=0.1),
-    call(ps.Scenario.from_markov_chain,
+    call(ps.Scenario.from_occupancy,
          fixed={"query": ps.queries.summary(count={"s": 1})}, how_much=("length", "n_draws"),
-         transition=[[0.5, 0.5], [0.5, 0.5]], length=3, positions=[1, (0, 1)], start="stationary",
+         chain=[[0.5, 0.5], [0.5, 0.5]], length=3, positions=[1, (0, 1)], start="stationary",
          counted=[1], windows=[(0, 3)], n_draws=5, seed=1),
+    call(loads_of_a_home, how_much=("length",), chain=[[0.5, 0.5], [0.5, 0.5]], positions=[1],
+         length=3, loads={0: ([0.5], [[0.1]]), 1: ([2.0], [[0.5]])}, state="s", states=[0, 1],
+         start=[0.5, 0.5], name="the home"),
+    call(ps.Scenario.from_prevalence, fixed={"table": TABLE, "query": CLIPPED}, column="s",
+         value="a", within=0.25, n_rows=4, design="stratified", source="held_out"),
+    call(ps.Scenario.from_volume, fixed={"table": TABLE, "query": TOTALS}, up_to=20, ratio=1.5,
+         name="shop"),
+    call(ps.Scenario.from_supplier, fixed={"table": TABLE, "query": TOTALS}, column="s", value="a",
+         up_to=20, ratio=1.5),
+    call(ps.Scenario.from_attribute,
+         fixed={"history": TABLE, "query": ps.queries.columns(["x"])}, name="y", bins=[0.75],
+         within=1.0, source="held_out"),
     call(baselines.markov_noise, how_much=("length",), transition=[[0.5, 0.5], [0.5, 0.5]],
          length=3, epsilon=1.0, delta=0.1),
     call(GaussianMixture.weighted, components=[ps.GaussianDistribution(mean=[0.0], cov=[[1.0]])],

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from soak.kill.nursery import Ended, Nursery
+from tests.releases.grants import granted
 from tests.scenario_files import TRAINING as SHORT_TRAINING
 from tests.scenario_files import toml_text
 
@@ -377,7 +378,7 @@ class CopyLedger(Command):
     def make_ready(self) -> None:
         book = Ledger(self.ready / "old.ledger")
         for k in range(self.n_releases):
-            book.intend("scenario", f"{k:064x}", [], ("key", 0.01, 1.0))
+            book.intend(granted(f"{k:064x}", cost=0.01))
 
     def remember(self, folder: Path, ended: Ended) -> None:
         assert json.loads(ended.stdout)["releases"] == self.n_releases
@@ -402,7 +403,7 @@ class CopyLedger(Command):
                 found.append(False)
                 continue
             try:
-                book.intend("scenario", "0" * 64, [], ("key", 0.01, 1.0))
+                book.intend(granted("0" * 64, cost=0.01))
             except AlreadyReleasedError:
                 found.append(True)
             except LedgerError:

@@ -17,6 +17,7 @@ from pufferslice.releases import release_again
 import importlib
 releasing = importlib.import_module("pufferslice.releases.release")
 from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.states import Book
 
 table = pa.table({"s": ["a", "a", "b", "b"], "x": [1.0, 2.0, 5.0, 9.0], "y": [3.0, 1.0, 4.0, 1.5]})
 rows = table.slice(2)
@@ -88,7 +89,7 @@ def patched(owner, name, where):
 
 STEPS = {
     "before intend": patched(Ledger, "intend", before),
-    "inside intend": patched(Ledger, "_check_entries", before),
+    "inside intend": patched(Book, "check_free", before),
     "after intend": patched(Ledger, "intend", after),
     "inside noise": patched(OperatingSystemNoise, "draw", at_the_second_draw),
     "before the result is recorded": patched(Ledger, "record_drawn", before),
@@ -113,7 +114,7 @@ for number, (step, patch) in enumerate((STEPS | MAKING).items()):
     place.mkdir()
     certificate = certified()
     if step not in MAKING:
-        Ledger(place / "l")._storage.make()
+        Ledger(place / "l").make()
 
     def killed():
         patch()
@@ -234,8 +235,9 @@ def limit(size):
 
 def then_full(function):
     def wrapped(*args, **kwargs):
-        function(*args, **kwargs)
+        result = function(*args, **kwargs)
         limit(64)
+        return result
 
     return wrapped
 

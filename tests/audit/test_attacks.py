@@ -12,7 +12,7 @@ from tests.audit.teeth import point_masses
 
 from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.audit import audit_release, draw_outputs
-from pufferslice.audit.release import quantised_rows
+from pufferslice.audit.outputs import quantised_rows
 from pufferslice.certificate import certify_release
 from pufferslice.claims import Guarantee
 from pufferslice.queries import Box, summary

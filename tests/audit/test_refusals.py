@@ -36,7 +36,7 @@ from pufferslice.audit.membership import (
     offline_likelihood_ratio_scores,
     roc_auc,
 )
-from pufferslice.audit.release import quantised_rows
+from pufferslice.audit.outputs import quantised_rows
 from pufferslice.audit.training import audit_released
 from pufferslice.certificate import certify_release, certify_training
 from pufferslice.claims import Guarantee

@@ -18,7 +18,7 @@ from tests.audit import teeth
 
 from pufferslice._core.sampler import SIGMA_INT, SeededTestNoise
 from pufferslice.audit import Outputs, audit_outputs, audit_release, draw_outputs, supplied_outputs
-from pufferslice.audit.release import quantised_rows
+from pufferslice.audit.outputs import quantised_rows
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, StorageError, TableError

@@ -118,7 +118,7 @@ def test_every_promise_holds(name):
 def test_ours_is_the_noise_that_is_certified():
     chain, length = CHAINS["sticky"], 10
     noise = markov_noise(chain, length=length, epsilon=1.0, delta=1e-5)
-    scenario = Scenario.from_markov_chain(
+    scenario = Scenario.from_occupancy(
         chain, length=length, positions=range(length), query=summary(count={"state": 1})
     )
     guess = certify_release(scenario, Guarantee.guess(at_most=math.e / (1 + math.e)))

@@ -56,6 +56,34 @@ def bell(mean, cov):
     return GaussianDistribution(mean=mean, cov=cov)
 
 
+def _clipped(**asked):
+    return summary(clip={"pay": (0, 100)}, **asked)
+
+
+def of_rows(kind="share", **options):
+    """A certificate of sums of rows, whose noise is from another table unless it is said."""
+    rng = np.random.default_rng(3)
+    rows = {"ill": ["yes", "no"] * 200, "pay": rng.uniform(0, 100, 400)}
+    table, later = pa.table(rows), pa.table(rows | {"pay": rng.uniform(0, 100, 400)})
+    settings = {"moments_from": table} | options
+    if kind == "share":
+        settings |= {"column": "ill", "value": "yes", "within": 0.05}
+        scenario = Scenario.from_prevalence(later, query=_clipped(mean=["pay"]), **settings)
+    elif kind == "volume":
+        query = _clipped(total=["pay"])
+        scenario = Scenario.from_volume(later, query=query, up_to=500, name="the shop", **settings)
+    else:
+        loads = pa.table({"state": [0, 1] * 20, "pay": rng.uniform(0, 100, 40)})
+        scenario = Scenario.from_occupancy(
+            [[0.5, 0.5], [0.4, 0.6]],
+            positions=[3, 7],
+            length=10,
+            loads=loads,
+            query=_clipped(total=["pay"]),
+        )
+    return certify_release(scenario, Guarantee.guess(at_most=0.6))
+
+
 def draws(shift, dim=2):
     """A distribution that is known through 500 draws of a simulator."""
     draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, dim)))

@@ -2,7 +2,6 @@
 """Releases of data that the secret determines add up; others do not, and say what to do."""
 
 import math
-import sqlite3
 import subprocess
 import sys
 
@@ -15,17 +14,17 @@ from tests.certificate.conftest import changed, stating, worlds
 
 from pufferslice import FiniteDistribution, Guarantee, Scenario, certify_release, release
 from pufferslice.certificate import Certificate, ComposedReleases, compose, verify
-from pufferslice.certificate.composition import added_up, budget_of
+from pufferslice.certificate.composition import added_up
 from pufferslice.errors import (
     AlreadyReleasedError,
     ArgumentError,
     CalibrationError,
     CertificateError,
-    LedgerError,
     PuffersliceError,
 )
 from pufferslice.queries import summary
 from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.release import grant_of
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 TOTAL = 1.0
@@ -194,17 +193,16 @@ class TestLedger:
         with pytest.raises(AlreadyReleasedError, match="never raised"):
             released(part(0.25, "b", total=2.0), "b", path)
 
-    def test_others_must_be_named(self, both, tmp_path):
+    def test_others_do_not_add_up(self, both, tmp_path):
         path = tmp_path / "ledger"
         released(both[0], "a", path)
         for other in (part(0.25, "b", order=8), part(0.25, "b", total=None)):
-            with pytest.raises(AlreadyReleasedError, match="does not mention"):
+            with pytest.raises(AlreadyReleasedError, match="same secret"):
                 released(other, "b", path)
 
     def test_a_release_that_was_only_intended_counts(self, both, tmp_path):
         book = Ledger(tmp_path / "ledger")
-        statement = both[1].statement
-        book.intend(points().key(), both[1].digest, [], budget_of(statement))
+        book.intend(grant_of(points(), both[1]))
         released(both[0], "a", book.path)
         with pytest.raises(AlreadyReleasedError):
             released(part(0.01, "c"), "c", book.path)
@@ -214,7 +212,10 @@ class TestLedger:
         path = tmp_path / "ledger"
         script = (
             "import sys; from pufferslice.releases.ledger import Ledger\n"
-            "Ledger(sys.argv[1]).intend('s', sys.argv[2] * 64, [], ('key', 0.4, 1.0))"
+            "from pufferslice.releases.states import Grant, Shared\n"
+            "shared = Shared(name='order', cost=0.4, total=1.0)\n"
+            "grant = Grant(certificate=sys.argv[2] * 64, keys=('s',), shared=shared)\n"
+            "Ledger(sys.argv[1]).intend(grant)"
         )
         processes = [
             subprocess.Popen(
@@ -228,15 +229,10 @@ class TestLedger:
         assert len(refused) == 1
         assert len(Ledger(path).releases()) == 2
 
-    @pytest.mark.parametrize("damage", ["spent = NULL", "spent = -5.0", "total = 'x'"])
-    def test_a_damaged_cost(self, tmp_path, damage):
-        book = Ledger(tmp_path / "ledger")
-        book.intend("s", "1" * 64, [], ("key", 0.9, 1.0))
-        with sqlite3.connect(book.path) as connection:
-            connection.execute(f"UPDATE releases SET {damage}")  # noqa: S608 - a literal above
-        connection.close()
-        with pytest.raises(LedgerError, match="is damaged"):
-            book.intend("s", "2" * 64, [], ("key", 0.9, 1.0))
+    def test_what_is_left_is_listed(self, both, tmp_path):
+        released(both[0], "a", tmp_path / "ledger")
+        (row,) = Ledger(tmp_path / "ledger").table_rows()
+        assert row["left"] == f"{TOTAL - both[0].spent:.3g} of {TOTAL:g}"
 
 
 @pytest.mark.soundness

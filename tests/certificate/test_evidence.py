@@ -5,6 +5,7 @@ import json
 
 import attrs
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pufferslice.certificate import Certificate, certify_release, verify
@@ -12,6 +13,8 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.claims import Guarantee
 from pufferslice.errors import CertificateError
+from pufferslice.queries import summary
+from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 
@@ -52,6 +55,7 @@ def test_what_is_in_it(certificates, records):
         "distributions_digest": records.distributions_digest(),
         "n_rows": {"table": {"north": 37, "south": 53, "west": 29}},
         "n_samples": {},
+        "current": None,
     }
     assert len(evidence.salt) == 32
     assert repr(evidence) == f"Evidence(full={evidence.full.differences!r})"
@@ -298,3 +302,30 @@ def test_sliced_evidence_is_required_where_slices_are_asked_for(certificates):
     assert certificates["records"].evidence.required_slices().profile.dim == 2
     with pytest.raises(CertificateError, match="has no slices"):
         certificates["unsliced"].evidence.required_slices()
+
+
+@pytest.mark.soundness
+def test_other_rows_with_the_same_sums_have_evidence_of_their_own():
+    """Rows around their mean, and rows at the ends of the range: the same sums, other noise."""
+
+    def scenario(values):
+        rows = pa.table({"kind": ["u", "v"] * 10, "x": values * 5})
+        return Scenario.from_prevalence(
+            rows,
+            column="kind",
+            value="u",
+            within=0.1,
+            query=summary(mean=["x"], clip={"x": (0, 100)}),
+            source="held_out",
+        )
+
+    near, far = scenario([49.0, 49.0, 51.0, 51.0]), scenario([0.0, 0.0, 100.0, 100.0])
+    assert near.distributions_digest() == far.distributions_digest()
+    guess = Guarantee.guess(at_most=0.64)
+    squares = {}
+    for each in (near, far, near):
+        certificate = certify_release(each, guess, noise_std=10.0)
+        assert verify(certificate, scenario=each).holds
+        squares.setdefault(each is near, set()).add(certificate.released.mean_square)
+    assert len(squares[True]) == 1
+    assert min(squares[False]) > 1000 * max(squares[True])

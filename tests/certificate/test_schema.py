@@ -97,7 +97,11 @@ def test_every_certificate_fits_the_schema(certificates, validators, kind):
         assert Certificate.from_json(document).digest == certificate.digest
 
 
-@pytest.mark.parametrize("secret", [Bins(column="pay", quantiles=3), ["site"]], ids=str)
+@pytest.mark.parametrize(
+    "secret",
+    [Bins(column="pay", quantiles=3), Bins(column="pay", edges=[25]), ["site"]],
+    ids=str,
+)
 def test_other_secrets_and_ranges_fit_the_schema(table, validators, secret):
     query = summary(mean=["pay", "age"]).with_range(Ball([30.0, 20.0], 50.0))
     scenario = Scenario.from_groups(table, secret=secret, query=query)

@@ -56,7 +56,12 @@ def test_no_signature(certificates, keys):
 
 
 def test_a_tampered_statement(signed, keys):
-    other = changed(signed, lambda s: s["earlier_releases"].append("ab" * 32))
+    def mention(statement):
+        statement["earlier_releases"].append("ab" * 32)
+        place = statement["limits"].index("one-release") + 1
+        statement["limits"].insert(place, "earlier-releases-apart")
+
+    other = changed(signed, mention)
     other = attrs.evolve(other, signature=signed.signature)
     assert verify(other).holds
     assert verify(other, public_key=keys[1]).problems == (

@@ -14,6 +14,7 @@ from pufferslice import (
     Scenario,
     certify_release,
     datasets,
+    queries,
 )
 from pufferslice.certificate.verdict import verdict
 from pufferslice.errors import CertificateError
@@ -36,7 +37,7 @@ def test_groups_of_adult_are_not_worth_releasing():
     for statistic, std in zip(judged.statistics, stds, strict=True):
         assert statistic.noise_std == std > statistic.constant_error
         assert str(judged).count(f"{std:.3g}") >= 1
-    assert str(judged).splitlines()[1].endswith("noise")
+    assert str(judged).splitlines()[1].endswith("mostly noise")
 
 
 def judged_worlds(size=100.0, spread=1.0, shift=1.0, source="released_data", **options):
@@ -131,3 +132,138 @@ def test_equal_distributions():
     judged = verdict(certify_release(worlds(x=atoms, y=atoms), TARGET))
     assert judged.is_useful
     assert judged.statistics[0].noise_std == 0
+
+
+# Sums of rows: real cases, as an office would judge them.
+
+GUESS = Guarantee.guess(at_most=0.64)
+DAY, WEEK = 48, 336
+
+
+def a_home(per_period, n_periods):
+    """Half-hour readings of one home whose state lasts; every evening at 20:00 is protected."""
+    rng = np.random.default_rng(1)
+    states = np.arange(4_000) % 2
+    kwh = np.where(states == 1, rng.gamma(2.0, 0.3, 4_000), rng.gamma(2.0, 0.08, 4_000))
+    periods = np.repeat(np.arange(n_periods), per_period).tolist()
+    query = queries.group_by(
+        {"period": list(range(n_periods))}, total=["kwh"], clip={"kwh": (0, 3)}
+    )
+    scenario = Scenario.from_occupancy(
+        [[0.97, 0.03], [0.07, 0.93]],
+        positions=range(40, per_period * n_periods, DAY),
+        periods={"period": periods},
+        loads=pa.table({"state": states, "kwh": kwh}),
+        query=query,
+    )
+    return verdict(certify_release(scenario, GUESS))
+
+
+def test_daily_totals_of_a_home_are_hollow_and_weekly_ones_are_not():
+    """Someone who knows the chain and the loads can name a day's total with less error."""
+    daily, weekly = a_home(DAY, 7), a_home(WEEK, 4)
+    assert not daily.is_useful
+    assert daily.sentence.startswith("This release is not worth making")
+    assert "weeks in place of days" in daily.sentence
+    day, week = daily.statistics[3], weekly.statistics[2]
+    assert day.constant_error < day.noise_std < day.size
+    assert all(statistic.is_useful for statistic in weekly.statistics)
+    assert week.noise_std < week.constant_error < week.size
+    assert weekly.sentence.startswith("For every statistic")
+    assert "Sizes are those of one home" in str(weekly)
+
+
+def shares_of_women(query, *, earlier=0, claim=GUESS):
+    years = datasets.adult_years()
+    scenario = Scenario.from_prevalence(
+        years[1 - earlier],
+        column="sex",
+        value="Female",
+        within=0.05,
+        query=query,
+        moments_from=years[earlier],
+    )
+    return scenario, certify_release(scenario, claim)
+
+
+def test_statistics_of_a_census_are_readable():
+    query = queries.summary(mean=["age"], rate={"income": ">50K"}, clip={"age": (17, 90)})
+    judged = verdict(shares_of_women(query)[1])
+    assert judged.yardstick == "both"
+    assert judged.is_useful
+    age = judged.statistics[0]
+    assert age.size == pytest.approx(queries.summary(mean=["age"]).outputs(
+        datasets.adult_years()[0])[0][0], rel=1e-5)  # fmt: skip
+    assert age.constant_error == pytest.approx((90 - 17) / np.sqrt(12), rel=1e-6)
+    header = str(judged).splitlines()[0].split("  ")
+    assert [part.strip() for part in header if part.strip()] == [
+        "statistic", "noise std", "between secrets", "size", "error of a constant",
+    ]  # fmt: skip
+
+
+def test_small_cells_are_mostly_noise():
+    """A handful of rows among 16,281: whoever reads such a count reads noise."""
+    query = queries.contingency_table({"native-country": ["Scotland", "Mexico"]})
+    _, certificate = shares_of_women(query, claim=Guarantee.guess(at_most=0.52))
+    judged = verdict(certificate)
+    assert [one.is_useful for one in judged.statistics] == [False, True]
+    assert judged.sentence.startswith("1 of 2 statistics are not worth releasing")
+
+
+def test_what_is_computed_from_sums_is_judged_in_their_place():
+    """A centred total has no size; the mean of a group, and a standard deviation, have one."""
+    query = queries.join(
+        queries.summary(std=["age"], clip={"age": (17, 90)}),
+        queries.group_by(
+            {"race": ["White", "Black"]}, mean=["hours-per-week"], clip={"hours-per-week": (1, 99)}
+        ),
+        queries.summary(quantile={"age": 0.5}, edges={"age": list(range(17, 92, 5))}),
+    )
+    scenario, certificate = shares_of_women(query)
+    judged = {one.name: one for one in verdict(certificate, scenario).statistics}
+    assert "total(hours-per-week - 50 | race = Black)" not in judged
+    # Against draws of the noise, at the earlier values.
+    values = scenario.priors[0].distributions["the smaller share"].size * scenario.query.scales
+    noise = certificate.evidence.full.noise(certificate.noise_std).covariance
+    noise = noise * np.outer(scenario.query.scales, scenario.query.scales)
+    drawn = np.random.default_rng(5).multivariate_normal(values, noise, 20_000)
+    for spec in scenario.query.derived:
+        where = [scenario.query.names.index(name) for name in spec.of]
+        found = spec.value(drawn[:, where].T)
+        assert judged[spec.name].noise_std == pytest.approx(found.std(), rel=0.05)
+        assert judged[spec.name].size == pytest.approx(abs(found.mean()), rel=0.05)
+        assert judged[spec.name].is_useful
+    alone = [one.name for one in verdict(certificate).statistics]
+    assert "total(hours-per-week - 50 | race = Black)" in alone
+
+
+def test_the_holder_is_told_of_more_rows_than_are_covered():
+    """Of the rows at hand, not of those that the noise was fitted to; and never the public."""
+    last_year, this_year = datasets.adult_years()
+    query = queries.summary(total=["age"], clip={"age": (17, 90)})
+    for rows, moments, told in (
+        (this_year, last_year[:900], True),
+        (this_year[:900], last_year, False),
+        (this_year, None, True),
+        (this_year[:1_000], None, False),
+    ):
+        scenario = Scenario.from_volume(rows, query=query, up_to=1_000, moments_from=moments)
+        certificate = certify_release(scenario, GUESS)
+        assert ("more rows than up_to=1,000" in str(verdict(certificate, scenario))) is told
+        assert "more rows than" not in str(certificate)
+
+
+def test_the_holder_is_told_that_the_rows_at_hand_would_need_more_noise():
+    query = queries.summary(
+        mean=["age", "hours-per-week"],
+        rate={"income": ">50K"},
+        clip={"age": (17, 90), "hours-per-week": (1, 99)},
+    )
+    certificate = shares_of_women(query, earlier=1)[1]
+    assert not verdict(shares_of_women(query)[1]).current_sentence
+    told = verdict(certificate)
+    assert told.current_guess > told.claimed
+    assert told.to_json()["current"] == told.current_sentence
+    assert told.current_sentence in str(told)
+    public = json.dumps(certificate.to_json()) + str(certificate)
+    assert "would need more noise" not in public

@@ -11,7 +11,8 @@ from tests.certificate.conftest import KINDS, changed, changes, issued, stating,
 from tests.json_edits import inner, put, statement_of
 
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.verify import UNCHECKED, differences
+from pufferslice.certificate.issue import differences
+from pufferslice.certificate.verify import UNCHECKED
 from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError
 from pufferslice.queries import Box, columns, summary

@@ -4,11 +4,11 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.certificate.conftest import KINDS, bell, worlds
+from tests.certificate.conftest import KINDS, bell, of_rows, worlds
 
 from pufferslice._core.numbers import at_most, percent_at_most
 from pufferslice.certificate import certify_release, certify_training
-from pufferslice.certificate.wording import limit_sentences
+from pufferslice.certificate.wording import first_lines, limit_sentences
 from pufferslice.claims import Guarantee
 from pufferslice.learning import LogMoment, MeanSquare, Poisson, binomial, exactly, plan_training
 from pufferslice.queries import summary
@@ -39,12 +39,13 @@ def test_every_certificate_reads_from_head_to_limits(certificates, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_lines_are_for_every_reader(certificates, kind):
-    """What is protected, the noise, how often it is guessed; then the whole output, the claim."""
+    """What is protected, how often it is guessed, one person, the noise; then the claim."""
     statement = certificates[kind].statement
     lines = str(certificates[kind]).splitlines()
-    _, _, protected, noise, guesses, _, whole, _, claim, *_ = lines
+    _, _, protected, guesses, person, noise, _, whole, _, claim, *_ = lines
     assert protected.startswith("Protected: the secret ")
-    assert " values). Not to be told apart: " in protected
+    assert "from someone whose belief is one of the declared priors. Not to be" in protected
+    assert person == "Any one person: no promise beside the named secret."
     assert (percent_at_most(statement.unsliced.guess) in guesses) == (kind != "approximate")
     assert ("No useful bound on guessing" in guesses) == (kind == "approximate")
     for std in statement.noise.std_by_coordinate:
@@ -68,12 +69,68 @@ def test_the_first_lines_of_a_training_certificate_are_for_every_reader():
     target = Guarantee.unsliced(order=8, epsilon=4.0)
     plan = made_plan(exactly(4), LogMoment(), target)
     certificate = certify_training(plan, data="digits")
-    _, _, protected, noise, single, *_ = str(certificate).splitlines()
+    _, _, protected, single, noise, *_ = str(certificate).splitlines()
     words = "from which of two worlds the records of 'digits' come (exactly 4 records differ)."
     assert protected == f"Protected: {words}"
     assert f"standard deviation {plan.noise_multipliers[0]:.3g} times the clip norm" in noise
     record = certificate.statement.one_record
     assert f"epsilon {at_most(record.epsilon_at_delta)} at delta 1e-05" in single
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "apart, even from someone who knows every row but the 20 that make the difference."),
+        (
+            {"design": "independent"},
+            "apart, on average over the other rows; about 20 of 400 rows make the difference.",
+        ),
+        (
+            {"kind": "volume"},
+            (
+                "any two sizes of 'the shop' within a factor of 1.1, up to 500 rows, even from "
+                "someone who knows every row but the 45 that make the difference."
+            ),
+        ),
+        (
+            {"kind": "state"},
+            (
+                "the state of 'the home' at each of 2 protected times among 10, from someone who "
+                "knows how states follow each other and what is measured in each state, but no "
+                "other state."
+            ),
+        ),
+    ],
+)
+def test_the_first_line_says_from_whom(options, words):
+    """Fixed draws hold for someone who knows all other rows; random ones only on average."""
+    line = first_lines(of_rows(**options).statement).protected
+    assert line.startswith("Protected: ")
+    assert line.endswith(words)
+
+
+def test_one_person_is_promised_something_only_by_noise_from_elsewhere():
+    certificate = of_rows()
+    person = certificate.statement.one_person
+    words = f"({at_most(person.epsilon, digits=3)}, 1e-06)-differential privacy, where a person has"
+    assert words in first_lines(certificate.statement).person
+    assert "named-secret-only" not in certificate.statement.limits
+    released = of_rows(moments_from=None)
+    lines = first_lines(released.statement)
+    assert lines.person.startswith("Any one person: no promise. The noise was computed from")
+    assert lines.guess.endswith("what the noise tells about them comes on top.")
+    assert "named-secret-only" in released.statement.limits
+    of_slots = first_lines(of_rows("state").statement)
+    assert of_slots.person.startswith("Any one person: no promise. A row is not a person here")
+
+
+def test_the_mean_squared_distance_is_stated_once_as_the_bound_of_the_claim():
+    certificate = of_rows()
+    square = at_most(certificate.statement.mean_square, digits=3)
+    claim = f"whose mean squared distance under this noise is at most {square}."
+    assert f"Claim: {certificate.guarantee}, for rows {claim}" in str(certificate)
+    assert str(certificate).count("guesses are right") == 0
+    assert "Unsliced" not in str(certificate)
 
 
 def test_the_first_line_says_what_the_claim_is_about():
@@ -167,7 +224,7 @@ def test_the_total_and_guesses_in_words(points):
     assert "this release counts 0.25 of the 2.5" in text  # as the ledger does
     text = str(certify_release(points, GUESS))
     assert "Claim: at most 60 % right guesses between two values for the whole output" in text
-    assert "With this noise, guesses are right at most 60\u00a0% of the time." in text
+    assert "guesses right at most 60\u00a0% of the time, on average over releases" in text
     assert "Total:" not in text
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from tests.compared import full_of_rows, whole
 from tests.oracles import probabilities
+from tests.row_moments import rows_of
 
 from pufferslice.claims import Guarantee
 from pufferslice.claims.guess import guessing_advantage, released_variation, right_guesses
 from pufferslice.sensitivity.gaussian import GaussianPairs
-from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full
 
 
@@ -40,17 +40,17 @@ class TestClaim:
 
     def test_two_coins(self):
         """Bernoulli 1/4 and 3/4 in sums of rows, n = 100, D = 10: M = 0.002875."""
-        coins = RowDifference(
+        coins = rows_of(
             shift=[0.5 / 100], spread=[[0.375 / 100**2]], spans=[1 / 100], counts=[10.0, 100.0]
         )
-        assert coins.second_moment.item() == pytest.approx(0.002875, rel=1e-6)
+        assert coins.second_moments[0].item() == pytest.approx(0.002875, rel=1e-6)
         full = Full(dim=1, differences=coins)
         noise_std = Guarantee.guess(at_most=0.64).least_noise(whole(full))
         assert noise_std == pytest.approx(0.0747910603440602, rel=1e-6)
 
     def test_a_given_noise(self):
         """n = 100, D = 5, P(W = 1) = 1/5, noise 1/50: rho = 0.45."""
-        rows = RowDifference(
+        rows = rows_of(
             shift=[0.2 / 100], spread=[[0.16 / 100**2]], spans=[1 / 100], counts=[5.0, 25.0]
         )
         full = Full(dim=1, differences=rows)

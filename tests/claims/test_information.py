@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from tests import oracles
 from tests.compared import full_of, full_of_rows, whole
+from tests.row_moments import rows_of
 
 from pufferslice.claims import Guarantee
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.tables import MatchingTables
 from pufferslice.sensitivity.whitening import Covariance, Shape
@@ -25,7 +25,7 @@ KNOWN = full_of_rows([(2.0, 1), (1.0, 3)])
 
 def row_difference(n, counts, shift, spread):
     """Sums over n rows, each divided by n."""
-    return RowDifference(shift=[shift / n], spread=[[spread / n**2]], spans=[1 / n], counts=counts)
+    return rows_of(shift=[shift / n], spread=[[spread / n**2]], spans=[1 / n], counts=counts)
 
 
 class TestByHand:
@@ -74,7 +74,7 @@ class TestMeanSquares:
 
     def test_the_grid_is_charged_of_rows(self):
         """Nearly equal rows, too: sqrt(dim) 2^-44 of the noise, by Minkowski's inequality."""
-        rows = RowDifference(
+        rows = rows_of(
             shift=[1e-30] * 4, spread=np.zeros((4, 4)), spans=[1e-30] * 4, counts=[1.0, 1.0]
         )
         assert Full(dim=4, differences=rows).mean_square(1.0) >= 4 * 2.0**-88
@@ -82,7 +82,7 @@ class TestMeanSquares:
     def test_shaped_noise_of_rows(self):
         """The trace of the inverse covariance times the second moment, by another solver."""
         moment, noise = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([[4.0, -1.0], [-1.0, 2.0]])
-        rows = RowDifference(shift=[0, 0], spread=moment, spans=[1e-3] * 2, counts=[1.0, 1.0])
+        rows = rows_of(shift=[0, 0], spread=moment, spans=[1e-3] * 2, counts=[1.0, 1.0])
         shape = Shape.of_covariance(noise)
         std = math.sqrt(np.trace(noise) / 2)
         found = rows.mean_squares(Covariance(dim=2, std=std, shape=shape)).item()
@@ -127,7 +127,7 @@ def test_the_calibrated_noise_leaves_no_more_bits(seed):
 def test_never_below_the_divergence_of_sums_of_rows(first, second, n_differing, noise_std):
     """All draws of the rows that differ: binomial numbers of ones, with noise."""
     spread = first * (1 - first) + second * (1 - second)
-    rows = RowDifference(
+    rows = rows_of(
         shift=[second - first],
         spread=[[spread]],
         spans=[1.0],

@@ -4,10 +4,12 @@
 import io
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from pufferslice.config.document import toml_of
 from pufferslice.config.starters import STARTERS
 
 
@@ -21,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", STARTERS)
 def test_a_template_runs_to_a_release(here, ask, name):
-    files = {"attribute": "YOUR-PATIENT.csv", "markov": "YOUR-STATES.csv"}
+    files = {"attribute": "YOUR-PATIENT.csv", "occupancy": "YOUR-STATES.csv"}
     rows = f"--rows {files[name]}" if name in files else ""
     assert ask(f"init . --template {name} --json").json == {"written": ["scenario.toml"]}
     assert STARTERS[name].released.strip() == rows
@@ -80,3 +82,55 @@ def test_draws_are_followed_on_a_terminal(here, ask, monkeypatch, screen, is_sho
     monkeypatch.setenv("COLUMNS", "120")
     assert ask(f"calibrate scenario.toml {drawn} --set calibration.effort=quick").code == 0
     assert ("tables/s" in screen.getvalue()) == is_shown
+
+
+def test_derived_statistics_are_printed_and_checked_before_the_release(here, ask):
+    ask("init . --template prevalence")
+    tables = [
+        {"distribution": "worlds", "std": ["age"], "clip": {"age": [17, 90]}},
+        {"distribution": "worlds", "by": [{"column": "sex", "values": ["Female", "Male"]}]}
+        | {"cells": "count"},
+    ]
+    document = tomllib.loads(Path("scenario.toml").read_text()) | {"query": tables}
+    document["derived"] = {
+        "ratio": [["count(sex = Female)", "count(sex = Male)"]],
+        "quantile": [{"column": "age", "level": 0.5}],
+    }
+    Path("scenario.toml").write_text(toml_of(document))
+    refused = ask("calibrate scenario.toml --out c.json")
+    assert (refused.code, "histogram" in refused.err) == (1, True)
+    assert not Path("c.json").exists()
+    right = document | {"derived": {"ratio": document["derived"]["ratio"]}}
+    Path("right.toml").write_text(toml_of(right))
+    text = ask("calibrate right.toml --out c.json").out
+    for judged in ("std(age) ", "count(sex = Female) / count(sex = Male) "):
+        (line,) = (line for line in text.splitlines() if line.startswith(judged))
+        assert float(line.split()[-2]) > 0  # its size
+    release = "release scenario.toml --certificate c.json --ledger one.ledger --out release.json"
+    refused = ask(release)
+    assert (refused.code, "histogram" in refused.err) == (1, True)
+    assert not Path("one.ledger").exists()
+    del document["derived"]["quantile"]
+    document["derived"]["simultaneous"] = True
+    Path("scenario.toml").write_text(toml_of(document))
+    text = ask(release).out
+    assert "std(age)" in text
+    assert "count(sex = Female) / count(sex = Male)" in text
+    assert "all of them together" in text
+    (row,) = ask(release.replace("one.", "two.").replace("release.json", "r.json"), "--json").json[
+        "statistics"
+    ]["statistics"]
+    assert row["low"] < row["value"] < row["high"]
+
+
+def test_the_holder_is_told_what_clipping_and_missing_values_cost(here, ask):
+    ask("init . --template prevalence")
+    query = {"distribution": "worlds", "mean": ["capital-gain"], "clip": {"capital-gain": [0, 2e4]}}
+    query["rate"] = [{"column": "occupation", "equals": "Sales"}]
+    document = tomllib.loads(Path("scenario.toml").read_text()) | {"query": query}
+    Path("scenario.toml").write_text(toml_of(document))
+    text = ask("calibrate scenario.toml").out
+    assert "capital-gain: 124 of 16,280 values are clipped, and the mean 1,080 becomes 672" in text
+    assert "occupation: 899 of 16,280 rows have no value" in text
+    gain, _ = ask("calibrate scenario.toml --json").json["columns"]
+    assert round(gain["mean_before"]) == 1077

@@ -83,8 +83,8 @@ def test_starters_have_the_keys_of_their_documents_and_descriptions(name):
     assert tomllib.loads(text) == STARTERS[name].document
     ScenarioFile.of(tomllib.loads(text))
     fields = schema(ScenarioFile)["$defs"]
-    words = fields["QuerySection"]["properties"]["distribution"]["description"]
-    assert f"# {words}" in text
+    words = fields["GuaranteeSection"]["properties"]["notion"]["description"]
+    assert f"# {words.splitlines()[0]}" in text
 
 
 def test_the_scenario_template_is_a_scenario():

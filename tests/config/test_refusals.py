@@ -28,7 +28,7 @@ ILL = {"property": {"column": "site", "equals": "a"}, "within": 0.1}
 JOINT = {"values": [1.0, 2.0, 4.0], "mean": [0.0, 1.0], "cov": [[4.0, 1.0], [1.0, 2.0]]}
 PROCESS = {"kernel": "exponential", "variance": 4.0, "length_scale": 3.0, "times": [20, 14]}
 SIZES = {"ratio": 1.2, "up_to": 200}
-STEPS = {"transition": [[0.9, 0.1], [0.2, 0.8]], "length": 4}
+STEPS = {"chain": [[0.9, 0.1], [0.2, 0.8]], "length": 4}
 PLAN = 'format = "pufferslice-training-plan"\n'
 
 
@@ -85,9 +85,10 @@ REFUSED = {
         ("did you mean 'query'", scenario, {"queries": {}}),
         ("[zebra]", scenario, {"zebra": {}}),
         ("[secret]", scenario, {"secret": {}}),
-        ("[secret] bins.quantiles", scenario, {"secret": {"bins": {"column": "age"}}}),
+        ("quantiles", scenario, {"secret": {"bins": {"column": "age"}}}),
         ("[secret] pairs", scenario, {"secret": {"pairs": [["a"]]}}),
         ("[query] distribution", scenario, {"query": {"mean": ["pay"]}}),
+        ("every", template, {"occupancy": STEPS | {"positions": {"first": 0, "every": 0}}}),
         ("did you mean 'mean'", query, {"means": ["pay"]}),
         ("[query] cells", scenario, {"query": {"distribution": "groups", "cells": "count"}}),
         ("[query] cells", query, {"cells": "count", "by": [{"column": "sex", "values": ["m"]}]}),
@@ -137,13 +138,15 @@ REFUSED = {
         ("[calibration] accuracy.x", scenario, {"calibration": {"accuracy": {"x": "y"}}}),
         ("[prior] kind", scenario, {"prior": {"kind": "guessed"}}),
         ("[secret] column", scenario, {"query": WORLDS, "worlds": {"a": "x.csv", "b": "y.csv"}}),
+        ("[secret] name", template, {"prevalence": ILL, "secret": {"name": "people"}}),
+        ("[secret] name", scenario, {"secret": {"column": "site", "name": "people"}}),
         ("[prev", template, {"prevalence": ILL, "volume": SIZES}),
         (
             "[prevalence]",
             template,
             {"prevalence": ILL, "query": {"distribution": "groups", "mean": ["age"]}},
         ),
-        ("[prevalence] property", template, {"prevalence": {"within": 0.1}}),
+        ("needs property or values", template, {"prevalence": {"within": 0.1}}),
         ("[prevalence] property", template, {"prevalence": ILL | {"property": {"column": "ill"}}}),
         ("[prevalence] design", template, {"prevalence": ILL | {"design": "odd"}}),
         ("prior='draws'", template, {"prevalence": ILL | {"seed": 3}}),
@@ -151,6 +154,8 @@ REFUSED = {
         ("[data]", template, {"prevalence": ILL, "data": {}}),
         ("cov", template, {"attribute": JOINT | {"cov": [[1.0]]}}),
         ("[attribute]", template, {"attribute": {"values": [1, 2]}}),
+        ("[attribute]", template, {"attribute": JOINT | {"within": 1.0}}),
+        ("'records'", template, {"attribute": {"history": "people.parquet", "bins": [50]}}),
         ("[attribute]", template, {"attribute": {"values": [1, 2], "mean": [0.0, 1.0]}}),
         ("[attribute]", template, {"attribute": JOINT | {"history": "earlier.parquet"}}),
         ("[attribute]", template, {"attribute": JOINT | {"process": PROCESS}}),
@@ -163,12 +168,16 @@ REFUSED = {
             template,
             {"attribute": {"values": [1, 2], "process": {"kernel": "exponential"}}},
         ),
-        ("[markov] transition", template, {"markov": STEPS | {"transition": 3}}),
-        ("[markov] positions", template, {"markov": STEPS | {"positions": "some"}}),
-        ("[markov] positions", template, {"markov": STEPS | {"positions": [[1, 2, 3]]}}),
-        ("[markov] windows", template, {"markov": STEPS | {"windows": [[1]]}}),
-        ("n_draws and seed go together", template, {"markov": STEPS | {"seed": 3}, "query": COUNT}),
-        ("[markov] start", template, {"markov": STEPS | {"start": "here"}}),
+        ("[occupancy] chain", template, {"occupancy": STEPS | {"chain": 3}}),
+        ("[occupancy] positions", template, {"occupancy": STEPS | {"positions": "some"}}),
+        ("[occupancy] positions", template, {"occupancy": STEPS | {"positions": [[1, 2, 3]]}}),
+        ("[occupancy] windows", template, {"occupancy": STEPS | {"windows": [[1]]}}),
+        (
+            "n_draws and seed go together",
+            template,
+            {"occupancy": STEPS | {"seed": 3}, "query": COUNT},
+        ),
+        ("[occupancy] start", template, {"occupancy": STEPS | {"start": "here"}}),
         ("[volume] up_to", template, {"volume": SIZES | {"up_to": 90.5}}),
         (
             "are numbers",
@@ -232,8 +241,7 @@ REFUSED = {
     ],
     ScenarioError: [
         ("prior='gaussian' is refused", template, {"prevalence": ILL | {"prior": "gaussian"}}),
-        ("history", template, {"attribute": {"values": [1, 2], "history": "absent.csv"}}),
-        ("count or a rate", template, {"markov": STEPS}),
+        ("count or a rate", template, {"occupancy": STEPS}),
         ("use distribution 'bootstrap' or 'records'", scenario, {"prior": {"kind": "sampled"}}),
     ],
 }

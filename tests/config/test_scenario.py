@@ -24,10 +24,14 @@ from pufferslice.queries import (
     hour,
     hours,
     intervals,
+    join,
     linear_regression,
+    months,
     summary,
+    week,
     weekday,
     weekdays,
+    years,
 )
 from pufferslice.sensitivity.profiles import SampledSphere, WholeSphere
 
@@ -166,6 +170,39 @@ START = {"column": "start"}
             group_by({"start": [day(DAY)]}, mean=["pay"]),
         ),
         (
+            {"by": [START | {"months": ["2026-01", "2026-03"]}], "cells": "count"},
+            contingency_table({"start": months("2026-01", "2026-03")}),
+        ),
+        (
+            {"by": [START | {"years": [2025, 2026]}], "rate": [START | {"week": "2026-W05"}]},
+            group_by({"start": years(2025, 2026)}, rate={"start": week("2026-W05")}),
+        ),
+        (
+            {
+                "mean": ["pay"],
+                "median": ["age"],
+                "clip": {"pay": [0, 9]},
+                "missing": {"pay": 3},
+                "edges": {"age": [0, 40, 90]},
+            },
+            summary(
+                mean=["pay"],
+                median=["age"],
+                clip={"pay": (0, 9)},
+                missing={"pay": 3},
+                edges={"age": [0, 40, 90]},
+            ),
+        ),
+        (
+            {
+                "model": {"kind": "linear-regression", "features": ["age"], "targets": ["pay"]},
+                "clip": {"age": [0, 90], "pay": [0, 99]},
+            },
+            linear_regression(
+                features=["age"], targets=["pay"], clip={"age": (0, 90), "pay": (0, 99)}
+            ),
+        ),
+        (
             {"autocorrelation": {"column": "pay", "time": "age", "lags": [1, 2]}},
             autocorrelation("pay", time="age", lags=[1, 2]),
         ),
@@ -183,6 +220,31 @@ START = {"column": "start"}
 )
 def test_every_query_of_a_file_is_that_of_its_function(section, query):
     assert query_of(section) == query
+
+
+def test_several_queries_are_joined(folder):
+    tables = [
+        {"distribution": "groups", "mean": ["pay"], "std": ["pay"]},
+        {"distribution": "groups", "by": [SEXES], "cells": "count"},
+    ]
+    joined = request_of(changed(query=tables, profile={"n_directions": 1, "seed": 1}), folder)
+    assert joined.scenario.query == join(
+        summary(mean=["pay"], std=["pay"]), contingency_table({"sex": ["m", "f"]})
+    )
+    with pytest.raises(ArgumentError, match=r"\[query\]: must have one distribution"):
+        request_of(
+            changed(query=[*tables, {"distribution": "records", "columns": ["age"]}]), folder
+        )
+    with pytest.raises(ArgumentError, match=r"\[query\].* is unknown"):
+        request_of(changed(query=[tables[0], tables[1] | {"means": ["age"]}]), folder)
+
+
+def test_clip_from_a_public_table(folder):
+    query = BASE["query"] | {"clip_from": "early.parquet"}
+    low, high = request_of(changed(query=query), folder).scenario.query.parameters["clip"]["pay"]
+    assert (low, high) == (round(low), round(high))
+    with pytest.raises(ArgumentError, match="clip_from: is the released table"):
+        request_of(changed(query=query | {"clip_from": "people.parquet"}), folder)
 
 
 def test_scales_from_a_public_table(folder):
@@ -240,6 +302,7 @@ def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
     [
         ({"columns": ["site", "sex"]}, ("a & m", "b & f", "c & m", "d & f"), 6),
         ({"bins": {"column": "age", "quantiles": 3}}, ("age q1/3", "age q2/3", "age q3/3"), 3),
+        ({"bins": {"column": "age", "edges": [40]}}, ("age < 40", "age >= 40"), 1),
         ({"column": "site", "pairs": [["a", "b"]]}, ("a", "b", "c", "d"), 1),
     ],
 )

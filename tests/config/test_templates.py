@@ -15,7 +15,7 @@ from sklearn.datasets import load_diabetes
 from pufferslice import Scenario, certify_release
 from pufferslice.config.scenario import request_of
 from pufferslice.config.starters import STARTERS
-from pufferslice.queries import above, equals, group_by, intervals, summary
+from pufferslice.queries import above, columns, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process
 
 RNG = np.random.default_rng(2)
@@ -64,7 +64,7 @@ def asked(folder, query=WORLDS, **sections):
     return request_of(document | sections, folder)
 
 
-STEPS = {"transition": CHAIN, "length": 4}
+STEPS = {"chain": CHAIN, "length": 4}
 MEAN, ONES = summary(mean=["age"]), summary(count={"state": 1})
 CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
 
@@ -86,7 +86,7 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
                 value=equals("yes"),
                 within=0.1,
                 query=CLIPPED_MEAN,
-                moments_from=TABLE,
+                moments_from=TABLE.slice(0),
             ),
         ),
         (
@@ -123,6 +123,26 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
         (
             {
                 "attribute": {
+                    "history": "people.parquet",
+                    "name": "age",
+                    "bins": [50],
+                    "within": 1,
+                },
+                "query": {"distribution": "records", "columns": ["age"]},
+                "prior": {"source": "public-model"},
+            },
+            lambda: Scenario.from_attribute(
+                query=columns(["age"]),
+                history=TABLE,
+                name="age",
+                bins=[50],
+                within=1,
+                source="public_model",
+            ),
+        ),
+        (
+            {
+                "attribute": {
                     "values": [1.0, 2.0],
                     "process": PROCESS | {"kernel": "squared-exponential"},
                 },
@@ -136,13 +156,20 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
             ),
         ),
         (
-            {"markov": {"transition": CHAIN, "length": 4}, "query": COUNT},
-            lambda: Scenario.from_markov_chain(CHAIN, length=4, positions=range(4), query=ONES),
+            {
+                "occupancy": {"chain": CHAIN, "length": 4, "positions": {"first": 1, "every": 2}},
+                "query": {"count": COUNT["count"]},  # the section says what one release is
+            },
+            lambda: Scenario.from_occupancy(CHAIN, length=4, positions=[1, 3], query=ONES),
+        ),
+        (
+            {"occupancy": {"chain": CHAIN, "length": 4}, "query": COUNT},
+            lambda: Scenario.from_occupancy(CHAIN, length=4, positions=range(4), query=ONES),
         ),
         (
             {
-                "markov": {
-                    "transition": {"calm": CHAIN, "busy": [[0.5, 0.5], [0.5, 0.5]]},
+                "occupancy": {
+                    "chain": {"calm": CHAIN, "busy": [[0.5, 0.5], [0.5, 0.5]]},
                     "length": 4,
                     "positions": [1, 2],
                     "start": [0.5, 0.5],
@@ -150,7 +177,7 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
                 },
                 "query": COUNT,
             },
-            lambda: Scenario.from_markov_chain(
+            lambda: Scenario.from_occupancy(
                 {"calm": CHAIN, "busy": [[0.5, 0.5], [0.5, 0.5]]},
                 length=4,
                 positions=[1, 2],
@@ -161,11 +188,11 @@ CLIPPED_MEAN = summary(mean=["age"], clip={"age": (0, 100)})
         ),
         (
             {
-                "markov": STEPS
+                "occupancy": STEPS
                 | {"positions": [0, [1, 2]], "windows": [[0, 2], [2, 4]], "n_draws": 9, "seed": 3},
                 "query": COUNT | {"by": [{"column": "hour", "edges": [0, 2, 4]}]},
             },
-            lambda: Scenario.from_markov_chain(
+            lambda: Scenario.from_occupancy(
                 CHAIN,
                 length=4,
                 positions=[0, (1, 2)],
@@ -248,7 +275,7 @@ def test_pairs_of_numbers_in_a_column(folder):
     [
         ({"prevalence": DRAWN | {"n_draws": 2}}, "tables",
          [(done, 6) for done in range(1, 7)]),
-        ({"markov": STEPS, "query": COUNT}, "times", [(done, 4) for done in range(1, 5)]),
+        ({"occupancy": STEPS, "query": COUNT}, "times", [(done, 4) for done in range(1, 5)]),
         ({"attribute": JOINT}, "worlds", []),
     ],
 )  # fmt: skip

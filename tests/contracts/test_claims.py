@@ -20,6 +20,7 @@ from tests.compared import (
     whole,
 )
 from tests.inherited import for_every
+from tests.row_moments import difference_of, rows_of
 from tests.shifts import OneShift
 
 from pufferslice._core.numbers import at_most, percent_at_most
@@ -37,9 +38,9 @@ from pufferslice.claims.guarantee import CLAIMS, RELEASE_CLAIMS
 from pufferslice.claims.slices import LEAST_NOISE
 from pufferslice.errors import ArgumentError, ClaimError
 from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.rows import Differing
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import DIFFERENCES, Full, Slices
 
 STDS = st.floats(math.log(0.3), math.log(30)).map(math.exp)
@@ -70,10 +71,21 @@ def gaussian_pairs(draw):
 def row_differences(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     root, shift = rng.normal(size=(2, 2)), rng.normal(size=2)
-    rows = RowDifference(
+    rows = rows_of(
         shift=shift, spread=root @ root.T, spans=[9.0, 9.0], counts=[2.0, rng.uniform(4.0, 8.0)]
     )
     return whole(Full(dim=2, differences=rows))
+
+
+@st.composite
+def differing_rows(draw):
+    """Rows that differ, of a fixed or a random number, with their layers."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kinds = rng.normal(size=(2, 4, 2)) + rng.normal(size=(2, 1, 2))
+    differing = Differing(
+        most=int(rng.integers(2, 30)), probability=draw(st.sampled_from([1.0, 0.2]))
+    )
+    return whole(Full(dim=2, differences=difference_of(*kinds, differing)))
 
 
 def gaussians():
@@ -257,7 +269,7 @@ class WholeContract(ClaimContract):
 class TestGuess(WholeContract):
     kind = Guess
     claims = st.floats(0.505, 0.98).map(lambda g: Guarantee.guess(at_most=g))
-    compared = st.one_of(coupled(), gaussians(), row_differences())
+    compared = st.one_of(coupled(), gaussians(), row_differences(), differing_rows())
 
     def named(self, bound):
         return percent_at_most(bound).replace("\u00a0", " ")
@@ -276,6 +288,7 @@ class TestRenyi(WholeContract):
         oracles.orders(),
         oracles.epsilons(),
     )
+    compared = st.one_of(coupled(), gaussians(), differing_rows())
     has_slices = True
 
 
@@ -284,6 +297,7 @@ class TestEpsilonDelta(WholeContract):
     claims = st.builds(
         Guarantee.epsilon_delta, oracles.epsilons(), st.sampled_from([1e-9, 1e-5, 1e-2, 0.2])
     )
+    compared = st.one_of(coupled(), gaussians(), differing_rows())
     has_slices = True
 
 

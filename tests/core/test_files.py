@@ -14,6 +14,8 @@ import pytest
 
 from pufferslice._core.databases import make_database
 from pufferslice._core.files import (
+    CONFIDENTIAL,
+    append_line,
     canonical_json,
     digest,
     make_folder,
@@ -113,6 +115,56 @@ class TestDigest:
     def test_parts_do_not_run_together(self):
         splits = [(b"abc",), (b"ab", b"c"), (b"a", b"bc"), (b"", b"abc"), (b"abc", b"")]
         assert len({digest(*parts) for parts in splits}) == len(splits)
+
+
+class TestLines:
+    def test_each_line_once_for_its_owner(self, tmp_path):
+        path = tmp_path / "lines"
+        for line in (b"one", b"two", b"one"):
+            append_line(path, line, CONFIDENTIAL)
+        assert path.read_bytes() == b"one\ntwo\n"
+        assert path.stat().st_mode & 0o777 == 0o600
+
+    def test_an_unfinished_line_is_removed(self, tmp_path):
+        path = tmp_path / "lines"
+        path.write_bytes(b"one\ntw")
+        append_line(path, b"three")
+        assert path.read_bytes() == b"one\nthree\n"
+
+    def test_threads_lose_no_line(self, tmp_path):
+        path, n_lines = tmp_path / "lines", 200
+        threads = [
+            threading.Thread(
+                target=lambda k=k: [append_line(path, b"%d %d" % (k, n)) for n in range(n_lines)]
+            )
+            for k in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        lines = path.read_bytes().splitlines()
+        assert len(lines) == len(set(lines)) == 4 * n_lines
+
+    def test_a_full_disk_leaves_the_lines_before(self, tmp_path):
+        path = tmp_path / "lines"
+        append_line(path, b"one")
+        script = (
+            "import resource, signal, sys\n"
+            "from pufferslice.errors import StorageError\n"
+            "from pufferslice._core.files import append_line\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+            "try:\n"
+            "    append_line(sys.argv[1], bytes(100_000))\n"
+            "except StorageError as error:\n"
+            "    print(error)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+        )
+        assert "File too large" in done.stdout
+        assert path.read_bytes() == b"one\n"
 
 
 def test_a_device_or_pipe_is_never_replaced(tmp_path):

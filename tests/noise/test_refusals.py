@@ -8,10 +8,10 @@ from tests.refusals import Refusal, check_refused
 
 from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
-from pufferslice.noise.fit import fit_shape
+from pufferslice.noise.fit import MOST_FULL, fit_shape
 from pufferslice.noise.sample_size import plan_samples
 from pufferslice.noise.shape import factor, fit_coupled, fit_gaussian, fit_points
-from pufferslice.queries import Ball, summary
+from pufferslice.queries import Ball, contingency_table, summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
@@ -33,6 +33,29 @@ ROWS = Scenario.from_prevalence(
     within=0.1,
     query=summary(mean=["x", "y"], clip={"x": (0, 20), "y": (0, 40)}),
 )
+HOME = Scenario.from_occupancy(
+    [[0.9, 0.1], [0.2, 0.8]],
+    positions=[2],
+    query=summary(total=["x"], clip={"x": (0, 5)}),
+    length=6,
+    loads=pa.table({"state": [0, 1] * 5, "x": range(10)}),
+)
+MANY = Scenario.from_prevalence(
+    pa.table({"k": ["u", "v"] * 10} | {f"x{i}": range(20) for i in range(257)}),
+    column="k",
+    value="u",
+    within=0.1,
+    query=summary(mean=[f"x{i}" for i in range(257)], clip={f"x{i}": (0, 20) for i in range(257)}),
+)
+
+
+def many_sums():
+    """More sums than noise may be correlated for: cells of a column that are mostly empty."""
+    table = pa.table({"k": ["u", "v"] * 10, "x": range(20)})
+    query = contingency_table({"x": list(range(MOST_FULL + 1))}, allow_empty=True)
+    return Scenario.from_prevalence(table, column="k", value="u", within=0.1, query=query)
+
+
 EYES = np.broadcast_to(np.eye(2), (1, 2, 2, 2))
 
 
@@ -133,10 +156,12 @@ FITS = [
     ),
     Refusal(lambda: fit_shape(POINTS, RENYI, shape=np.eye(3)), ArgumentError, "shape"),
     Refusal(lambda: fit_shape(ROWS, GUESS, shape="isotropic"), ArgumentError, "shape"),
+    Refusal(lambda: fit_shape(many_sums(), GUESS), ArgumentError, "'diagonal'"),
     Refusal(lambda: fit_shape(ROWS, GUESS, guard=1.0), ArgumentError, "guard"),
     *[
-        Refusal(lambda c=claim: fit_shape(ROWS, c), CalibrationError, "guess")
+        Refusal(lambda c=claim, s=each: fit_shape(s, c), CalibrationError, "guess")
         for claim in (RENYI, Guarantee.epsilon_delta(1.0, 1e-5))
+        for each in (HOME, MANY)
     ],
 ]
 

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from pufferslice.data.frames import WEEKDAYS
+from pufferslice.data.frames import WEEKDAYS, frame_of
 from pufferslice.errors import TableError
 from pufferslice.queries import (
     at_least,
@@ -24,9 +24,13 @@ from pufferslice.queries import (
     hour,
     hours,
     intervals,
+    months,
+    quarters,
     summary,
     weekday,
     weekdays,
+    weeks,
+    years,
 )
 
 RNG = np.random.default_rng(8)
@@ -117,6 +121,33 @@ class TestCalendar:
         wanted = [f"2026-01-0{k}" for k in range(5, 10)]
         np.testing.assert_allclose(daily.outputs(table)[0], means.reindex(wanted), rtol=1e-12)
         assert daily.names[0] == "mean(pay | day of start = 2026-01-05)"
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_weeks_months_quarters_and_years_against_pandas(self, name):
+        times = pd.Timestamp("2024-12-25") + pd.to_timedelta(RNG.integers(0, 600, N), unit="D")
+        table = pd.DataFrame({"start": times.to_numpy().astype("datetime64[us]")})
+        groups = {
+            "%G-W%V": weeks("2024-W52", "2026-W20"),
+            "%Y-%m": months("2024-12", "2026-02"),
+            "%Y": years(2024, 2026),
+        }
+        wanted = [
+            times.strftime(pattern).value_counts().reindex([c.value for c in conditions])
+            for pattern, conditions in groups.items()
+        ]
+        parts = times.to_period("Q").astype(str).str.replace("Q", "-Q").value_counts()
+        wanted.append(parts.reindex([c.value for c in quarters("2024-Q4", "2026-Q3")]))
+        make = {"pandas": lambda x: x, "polars": pl.from_pandas, "pyarrow": pa.Table.from_pandas}
+        native = make[name](table)
+        queries = [
+            contingency_table({"start": c})
+            for c in (*groups.values(), quarters("2024-Q4", "2026-Q3"))
+        ]
+        for query, counts in zip(queries, wanted, strict=True):
+            np.testing.assert_array_equal(query.outputs(native)[0], counts.fillna(0))
+            sums = query.features.outputs(frame_of(native), 20)
+            np.testing.assert_array_equal(np.array(sums, dtype=float), counts.fillna(0))
+        assert queries[0].names[0] == "count(week of start = 2024-W52)"
 
     def test_conditions_in_rates_and_flags(self):
         table = pa.table(

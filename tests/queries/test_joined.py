@@ -38,7 +38,7 @@ def test_features_are_those_of_the_parts():
     parts = [query.features.integers(pa_frame(), n_bits) for query in (MEANS, CELLS)]
     np.testing.assert_array_equal(whole, np.concatenate(parts, axis=1))
     assert joined.is_mean == MEANS.features.is_mean + CELLS.features.is_mean
-    assert join(MEANS, STDS).features is None
+    assert join(MEANS, summary(median=["age"])).features is None
 
 
 def pa_frame():

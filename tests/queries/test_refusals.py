@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What queries refuse: conditions, statistics, models, scales and ranges that cannot be."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 
 import attrs
@@ -33,17 +33,29 @@ from pufferslice.queries import (
     linear_regression,
     linear_svm,
     logistic_regression,
+    month,
+    months,
+    quarter,
+    quarters,
     row_function,
     summary,
     table_function,
+    week,
     weekday,
+    weeks,
+    year,
+    years,
 )
+from pufferslice.queries.derived import Derived
 
 TABLE = pa.table({"a": [1.0, 2.0, 6.0], "b": [0, 1, 0], "flag": [True, False, True]})
 GAPS = pa.table({"v": [1, None, 3], "t": ["a", "b", "c"]})
 FRAME = frame_of(TABLE)
 TWO, ROW = summary(mean=["a", "b"]), columns(["a", "b"])
 AGE, RATE = summary(mean=["age"], std=["age"]), summary(rate={"sex": "Male"})
+AGES = partial(
+    summary, mean=["age"], rate=[("sex", "F"), ("at", month("2026-01"))], clip={"age": (0, 90)}
+)
 FOREST = {"features": ["a"], "target": "b", "positive": 1}
 LAGGED = partial(autocorrelation, "v", time="t")
 
@@ -87,7 +99,15 @@ REFUSED = {
         ("0 to 23", hour, 24, True),
         ("weekday", weekday, "Freitag"),
         ("'2026-01-31'", day, "5.1.2026", datetime(2026, 1, 5, 3, tzinfo=UTC)),
-        ("first day first", lambda: days("2026-01-05", "2026-01-04")),
+        ("first one first", lambda: days("2026-01-05", "2026-01-04")),
+        ("'2026-W05'", week, "2026-05", "2025-W53", "2026-W00", "0000-W01", 5),
+        ("'2026-01'", month, "2026-13", "2026-1", date(2026, 1, 1)),
+        ("'2026-Q1'", quarter, "2026-Q5", None),
+        ("1 to 9999", year, "2026", True, 0),
+        ("weeks", lambda: weeks("2026-W05", "2026-W04")),
+        ("months", lambda: months("2026-05", "2026-04")),
+        ("quarters", lambda: quarters("2026-Q2", "2026-Q1")),
+        ("years", lambda: years(1, 2000)),
         ("1000 days", lambda: days("2006-01-05", "2026-01-04")),
         ("between", positions(between), (0, np.inf)),
         ("below the high", positions(between), (3, 3)),
@@ -113,6 +133,23 @@ REFUSED = {
         ("table_function", keywords(summary), {"max": ["age"]}),
         ("at least one name or flag", columns, []),
         ("flags", lambda: columns([], flags=["age"])),
+        # Public rules.
+        ("missing", keywords(AGES), {"missing": 5}),
+        ("'pay', which no statistic", keywords(AGES), {"missing": {"pay": 0}}),
+        (
+            "clip range of 'age'",
+            keywords(AGES),
+            {"missing": {"age": 99}},
+            {"missing": {"age": "a"}},
+        ),
+        ("a text", keywords(AGES), {"missing": {"sex": None}}, {"missing": {"at": "2026"}}),
+        ("clip range of 'pay'", lambda: summary(rate={"pay": above(1)}, missing={"pay": "a"})),
+        ("clip_from", lambda: summary(mean=["c"], clip_from=pa.table({"c": [1, 1]}))),
+        ("edges", lambda edges: summary(median=["v"], edges=edges), {"w": [0, 1]}, [0, 1]),
+        ("two numbers", lambda: summary(median=["v"], edges={"v": [0]})),
+        ("features and targets", keywords(regression), {"clip": {"w": (0, 1)}}),
+        ("of and numbers", lambda: Derived(name="r", kind="ratio", of=["a"], numbers=[0])),
+        ("kind", lambda: Derived(name="r", kind="product", of=["a"], numbers=[0])),
         # Functions and models.
         ("description", *owns(description="  ")),
         ("description", *owns(description=None)),

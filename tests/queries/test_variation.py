@@ -91,7 +91,7 @@ def test_drawn_tables_of_a_constant_are_refused():
 
 def test_a_misspelt_property_gets_a_hint():
     query = summary(mean=["sick"], clip={"sick": (0, 1)})
-    words = "at least 2 rows with 'hlth = Poor' and 2 without. Did you mean 'poor'"
+    words = "at least 2 rows must be of kind 'hlth = Poor'.* Did you mean 'poor'"
     with pytest.raises(ScenarioError, match=words):
         ps.Scenario.from_prevalence(
             pa.concat_tables([TABLE] * 5), column="hlth", value="Poor", within=0.25, query=query

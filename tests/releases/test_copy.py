@@ -9,16 +9,13 @@ import secrets
 import signal
 
 import pytest
+from tests.releases.grants import ONE, THREE, TWO, granted, lived, text_of
 
 from pufferslice.cli.app import run
 from pufferslice.errors import AlreadyReleasedError, LedgerError
-from pufferslice.releases import Ledger, release_again
-from pufferslice.releases.postgres import Database
-from pufferslice.releases.storage import SqliteFile
-
-SCENARIO = "scenario"
-ONE, TWO, THREE = "1" * 64, "2" * 64, "3" * 64
-STORES = (SqliteFile, Database)
+from pufferslice.releases import Ledger, commands, release_again
+from pufferslice.releases.commands import copying, finished
+from pufferslice.releases.ledger import Transaction
 
 DIRECTIONS = [
     ("file", "file"),
@@ -26,6 +23,7 @@ DIRECTIONS = [
     ("database", "file"),
     ("database", "database"),
 ]
+OTHER = ("other secret",)
 
 
 @pytest.fixture
@@ -50,10 +48,12 @@ def both(request, place):
 
 
 def filled(ledger):
-    ledger.intend(SCENARIO, ONE, [])
-    ledger.record_drawn(ONE, json.dumps({"certificate": ONE}))
-    ledger.record_published(ONE)
-    ledger.intend(SCENARIO, TWO, [ONE], ("key", 0.25, 1.0))
+    lived(ledger, ONE)
+    return lived(ledger, TWO, "intended", keys=OTHER, cost=0.25)
+
+
+def copied(source, target):
+    return finished(copying(Ledger(source), Ledger(target)))
 
 
 def is_open(location):
@@ -62,7 +62,7 @@ def is_open(location):
     if ledger.id is None:
         return False
     try:
-        ledger.intend(SCENARIO, ONE, [])
+        ledger.intend(granted(ONE))
     except AlreadyReleasedError:
         return True
     except LedgerError as error:
@@ -87,52 +87,45 @@ def in_a_child(work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed_around(method, *, number, before):
-    """Kill at the call of `make` or `change` with this number, of both ledgers together."""
-    calls = iter(range(100))
-    for store in STORES:
-        work = getattr(store, method)
+def killed_after(step):
+    """A copy that is killed when a step was taken."""
 
-        def wrapped(self, *args, work=work, **said):
-            mine = next(calls)
-            if before and mine == number:
+    def copy(source, target):
+        for taken in copying(Ledger(source), Ledger(target)):
+            if taken.name == step:
                 die()
-            result = work(self, *args, **said)
-            if not before and mine == number:
+
+    return copy
+
+
+def killed_inside(owner, name, kind=None):
+    """A copy that is killed when a function has done its work, inside of a transaction."""
+
+    def copy(source, target):
+        work = getattr(owner, name)
+
+        def wrapped(*args, **said):
+            work(*args, **said)
+            if kind is None or args[1] == kind:
                 die()
-            return result
 
-        setattr(store, method, wrapped)
+        setattr(owner, name, wrapped)
+        copied(source, target)
 
-
-def killed_inside(name, *, after):
-    work = getattr(Ledger, name)
-
-    def wrapped(*args):
-        if after:
-            work(*args)
-        die()
-
-    setattr(Ledger, name, wrapped)
+    return copy
 
 
-# The first change is that of the old ledger; inside it, the second fills the new one.
 KILLS = {
-    "before the new one is made": (killed_around, {"method": "make", "number": 0, "before": True}),
-    "when it is made": (killed_around, {"method": "make", "number": 0, "before": False}),
-    "before it is filled": (killed_around, {"method": "change", "number": 1, "before": True}),
-    "inside the filling": (killed_inside, {"name": "_take_in", "after": True}),
-    "when it is filled": (killed_around, {"method": "change", "number": 1, "before": False}),
-    "before the mark is durable": (killed_inside, {"name": "_hand_over", "after": True}),
-    "when the old one is marked": (
-        killed_around,
-        {"method": "change", "number": 0, "before": False},
-    ),
-    "before the new one opens": (killed_around, {"method": "change", "number": 2, "before": True}),
-    "inside the opening": (killed_inside, {"name": "_check_moved_to", "after": True}),
-    "when the new one is open": (killed_around, {"method": "change", "number": 2, "before": False}),
+    "before the new one has its name": killed_inside(Ledger, "identity"),
+    "when it is made": killed_after("incoming"),
+    "inside the filling": killed_inside(commands, "_fill"),
+    "when it is filled": killed_after("filled"),
+    "before the mark is durable": killed_inside(Transaction, "append", "moved"),
+    "when the old one is marked": killed_after("moved"),
+    "inside the opening": killed_inside(Transaction, "append", "arrived"),
+    "when the new one is open": killed_after("arrived"),
 }
-MARKED = list(KILLS)[6:]
+MARKED = list(KILLS)[5:]
 
 
 @pytest.mark.soundness
@@ -140,20 +133,14 @@ MARKED = list(KILLS)[6:]
 def test_killed_between_any_two_steps_at_most_one_is_open(both, moment):
     source, target = both
     before = Ledger(source).entries()
-    kill, said = KILLS[moment]
-
-    def copy():
-        kill(**said)
-        run(["ledger", "copy", source, target])
-
-    assert in_a_child(copy) == -signal.SIGKILL
+    assert in_a_child(lambda: KILLS[moment](source, target)) == -signal.SIGKILL
     assert is_open(source) == (moment not in MARKED)
     assert is_open(target) == (moment == "when the new one is open")
     assert Ledger(source).entries() == before
     if moment not in MARKED:
         # whoever goes on with the old one loses nothing
-        Ledger(source).intend(SCENARIO, THREE, [ONE, TWO])
-        Ledger(source).record_drawn(TWO, json.dumps({"certificate": TWO}))
+        lived(Ledger(source), THREE, "intended", keys=("third",))
+        Ledger(source).record_drawn(before[1].number, text_of(TWO))
     assert run(["ledger", "copy", source, target]) == 0
     assert (is_open(source), is_open(target)) == (False, True)
     new, old = Ledger(target), Ledger(source)
@@ -161,25 +148,25 @@ def test_killed_between_any_two_steps_at_most_one_is_open(both, moment):
     assert len(new.entries()) == (3 if moment not in MARKED else 2)
     assert new.problems() == old.problems() == []
     assert old.moved_to == new.name
+    assert new.book().lineage == old.book().lineage
     with pytest.raises(AlreadyReleasedError, match=r"would cost 1\.05"):
-        new.intend(SCENARIO, "4" * 64, new.releases(), ("key", 0.8, 1.0))
+        new.intend(granted("4" * 64, OTHER, cost=0.8))
     assert run(["ledger", "copy", source, target]) == 0
 
 
-def test_kills_cover_all_changes(both):
-    """Else a kill is of a step that is not there any more."""
+def test_the_steps_of_a_copy(both):
+    """Else a kill is after a step that is not there any more."""
     source, target = both
-    kill, said = killed_around, {"method": "change", "number": 3, "before": True}
-    assert in_a_child(lambda: (kill(**said), Ledger(source).copy_to(Ledger(target)))) == 0
+    steps = list(copying(Ledger(source), Ledger(target)))
+    assert [step.name for step in steps] == ["incoming", "filled", "moved", "arrived"]
+    assert [step.is_alone for step in steps] == [False, True, False, False]
 
 
 @pytest.fixture
 def incoming(both):
     """The old one is open, the new one filled."""
     source, target = both
-    kill, said = KILLS["when it is filled"]
-    copy = lambda: (kill(**said), Ledger(source).copy_to(Ledger(target)))  # noqa: E731
-    assert in_a_child(copy) == -signal.SIGKILL
+    assert in_a_child(lambda: killed_after("filled")(source, target)) == -signal.SIGKILL
     return source, target
 
 
@@ -188,11 +175,13 @@ def test_an_incoming_ledger_can_be_read_and_nothing_else(incoming, place, tmp_pa
     new = Ledger(target)
     assert new.is_incoming
     assert new.entries() == Ledger(source).entries()
+    number = new.entries()[1].number
     for call in (
-        lambda: new.intend(SCENARIO, THREE, [ONE, TWO]),
-        lambda: new.record_drawn(TWO, "{}"),
-        lambda: new.record_published(ONE),
-        lambda: new.copy_to(Ledger(place("file"))),
+        lambda: new.intend(granted(THREE, ("third",))),
+        lambda: new.record_drawn(number, "{}"),
+        lambda: new.give_up(number),
+        lambda: new.check_free(granted(THREE, ("third",))),
+        lambda: copied(target, place("file")),
         lambda: release_again(None, ledger=new, out=tmp_path / "r.json"),
     ):
         with pytest.raises(LedgerError, match="is incoming"):
@@ -211,13 +200,13 @@ def test_an_incoming_ledger_opens_for_its_own_source_only(incoming, place):
     other = Ledger(place("file"))
     filled(other)
     with pytest.raises(LedgerError, match="incoming from another"):
-        other.copy_to(Ledger(target))
+        copied(other.name, target)
     assert other.moved_to is None
     # the old one is open still, and may move elsewhere; then the first never opens
     elsewhere = Ledger(place("file"))
-    assert Ledger(source).copy_to(elsewhere) == 2
+    assert copied(source, elsewhere.name) == 2
     with pytest.raises(LedgerError, match="before; use that one"):
-        Ledger(source).copy_to(Ledger(target))
+        copied(source, target)
     assert [is_open(x) for x in (source, target)] == [False, False]
     assert elsewhere.releases() == [ONE, TWO]
 
@@ -225,96 +214,111 @@ def test_an_incoming_ledger_opens_for_its_own_source_only(incoming, place):
 def test_a_new_ledger_without_releases_can_be_filled(both):
     source, target = both
     new = Ledger(target)
-    new._storage.make()
+    new.make()
     new_id = new.id
-    assert Ledger(source).copy_to(new) == 2
+    assert copied(source, target) == 2
     assert (new.id, new.is_incoming) == (new_id, False)
 
 
 @pytest.mark.soundness
 def test_an_older_mark_does_not_open_a_ledger_for_another_source(tmp_path):
     """A ledger without releases moved here; then another one begins to move to the same place."""
-    empty, old, new = (Ledger(tmp_path / name) for name in ("empty", "old", "new"))
-    empty._storage.make()
-    empty.copy_to(new)
-    filled(old)
-    kill, said = KILLS["when it is filled"]
-    assert in_a_child(lambda: (kill(**said), old.copy_to(new))) == -signal.SIGKILL
-    with pytest.raises(LedgerError, match="before; use that one"):
-        empty.copy_to(new)
-    assert (is_open(old.path), is_open(new.path)) == (True, False)
-    assert old.copy_to(new) == 2
+    empty, old, new = (str(tmp_path / name) for name in ("empty", "old", "new"))
+    Ledger(empty).make()
+    copied(empty, new)
+    filled(Ledger(old))
+    with pytest.raises(LedgerError, match="has entries"):
+        copied(old, new)
+    copied(empty, new)
+    assert (is_open(old), is_open(new)) == (True, True)
 
 
 def test_a_damaged_ledger_is_not_copied(tmp_path):
     old, new = Ledger(tmp_path / "old"), Ledger(tmp_path / "new")
-    old.intend(SCENARIO, ONE, [])
-    old.path.write_bytes(old.path.read_bytes().replace(b"1intended", b"1intendex"))
-    with pytest.raises(LedgerError, match="is damaged"):
-        old.copy_to(new)
+    lived(old)
+    old.path.write_bytes(old.path.read_bytes().replace(b"intended", b"intendex"))
+    with pytest.raises(LedgerError, match="old' is damaged"):
+        finished(copying(old, new))
     assert new.is_incoming
+    with pytest.raises(LedgerError, match="old' is damaged"):
+        copied(old.path, new.path)
 
 
 @pytest.mark.soundness
 def test_a_ledger_with_releases_is_not_filled(both):
     source, target = both
-    Ledger(target).intend("other", THREE, [])
+    lived(Ledger(target), THREE)
     with pytest.raises(LedgerError, match="has entries"):
-        Ledger(source).copy_to(Ledger(target))
+        copied(source, target)
     assert is_open(source)
     assert Ledger(target).releases() == [THREE]
 
 
+@pytest.mark.soundness
+def test_an_incoming_ledger_with_other_entries_is_not_filled(incoming):
+    """The old one was restored and went on with other releases."""
+    source, target = incoming
+    old = Ledger(source)
+    restored = Ledger(f"{source}x" if "://" in source else f"{source}.restored")
+    restored.make()
+    with restored.alone() as transaction:
+        transaction.execute("UPDATE identity SET id = ?", (old.id,))
+    lived(restored, THREE)
+    with pytest.raises(LedgerError, match="has other entries"):
+        copied(restored.name, target)
+    assert restored.moved_to is None
+
+
 def test_a_ledger_that_went_away_after_the_copy_is_not_made_anew(tmp_path):
-    old, new = Ledger(tmp_path / "old"), Ledger(tmp_path / "new")
-    filled(old)
-    old.copy_to(new)
-    (tmp_path / "new").unlink()
+    old, new = str(tmp_path / "old"), tmp_path / "new"
+    filled(Ledger(old))
+    copied(old, new)
+    new.unlink()
     with pytest.raises(LedgerError, match="if it is gone, restore"):
-        old.copy_to(new)
-    assert not (tmp_path / "new").exists()
-    new.intend(SCENARIO, ONE, [])
+        copied(old, new)
+    assert not new.exists()
+    lived(Ledger(new))
     with pytest.raises(LedgerError, match="if it is gone, restore"):
-        old.copy_to(new)
+        copied(old, new)
 
 
 def test_no_ledger_is_copied_to_itself(tmp_path, both):
     source, _ = both
     with pytest.raises(LedgerError, match="to itself"):
-        Ledger(source).copy_to(Ledger(source))
+        copied(source, source)
     assert is_open(source)
     if "://" not in source:
         (tmp_path / "link").symlink_to(source)
         with pytest.raises(LedgerError, match="to itself"):
-            Ledger(source).copy_to(Ledger(tmp_path / "link"))
+            copied(source, tmp_path / "link")
 
 
 @pytest.mark.soundness
 def test_a_copy_that_lost_something_is_noticed_before_the_mark(both, monkeypatch):
     source, target = both
-    take_in = Ledger._take_in
-    monkeypatch.setattr(Ledger, "_take_in", lambda *args: take_in(*args[:-1], args[-1][:1]))
+    fill = commands._fill
+    monkeypatch.setattr(commands, "_fill", lambda *args: fill(*args[:-2], args[-2][:3], args[-1]))
     with pytest.raises(LedgerError, match="does not hold what"):
-        Ledger(source).copy_to(Ledger(target))
+        copied(source, target)
     monkeypatch.undo()
     assert (is_open(source), is_open(target)) == (True, False)
-    assert Ledger(source).copy_to(Ledger(target)) == 2
+    assert copied(source, target) == 2
 
 
 def _release_while_open(source, number, results):
     """Intend one after another until the ledger is closed."""
     intended = []
     with contextlib.suppress(LedgerError):
-        for k in range(400):
+        for k in range(200):
             certificate = f"{number:032x}{k:032x}"
-            Ledger(source).intend(SCENARIO, certificate, [], ("key", 1e-4, 1.0))
+            Ledger(source).intend(granted(certificate, cost=1e-4))
             intended.append(certificate)
     results.put(intended)
 
 
 def _copy(source, target, results):
     try:
-        Ledger(source).copy_to(Ledger(target))
+        copied(source, target)
         results.put("copied")
     except LedgerError as error:
         results.put(str(error))
@@ -325,7 +329,7 @@ def _copy(source, target, results):
 def test_releases_race_against_copies(place, direction):
     """What the old one accepted is in the new one."""
     source, target = (place(kind) for kind in direction)
-    Ledger(source).intend(SCENARIO, ONE, [], ("key", 1e-4, 1.0))
+    Ledger(source).intend(granted(ONE, cost=1e-4))
     context = multiprocessing.get_context("fork")
     releases, copies = context.Queue(), context.Queue()
     processes = [
@@ -335,14 +339,14 @@ def test_releases_race_against_copies(place, direction):
         process.start()
     while len(Ledger(source).releases()) < 10:
         pass
-    copying = [context.Process(target=_copy, args=(source, target, copies)) for _ in range(2)]
-    for process in copying:
+    copies_made = [context.Process(target=_copy, args=(source, target, copies)) for _ in range(2)]
+    for process in copies_made:
         process.start()
-    told = [copies.get(timeout=100) for _ in copying]
+    told = [copies.get(timeout=100) for _ in copies_made]
     accepted = {ONE, *(name for _ in processes for name in releases.get(timeout=100))}
-    for process in processes + copying:
+    for process in processes + copies_made:
         process.join()
     assert told == ["copied"] * 2
-    assert Ledger(source).copy_to(Ledger(target)) == len(accepted)
+    assert copied(source, target) == len(accepted)
     assert (is_open(source), is_open(target)) == (False, True)
     assert set(Ledger(target).releases()) == accepted

@@ -13,6 +13,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
+from tests.releases.grants import ONE, TWO, granted, lived, states_of, text_of
 
 from pufferslice import Guarantee, Scenario, certify_release
 from pufferslice._core.sampler import SeededTestNoise
@@ -21,12 +22,10 @@ from pufferslice.errors import AlreadyReleasedError, ArgumentError, LedgerError,
 from pufferslice.queries import summary
 from pufferslice.releases import Ledger, release, release_again
 from pufferslice.releases import postgres as module
-from pufferslice.releases.ledger import Entry
-from pufferslice.releases.postgres import Database
+from pufferslice.releases.commands import copying, finished
 from pufferslice.scenario.distributions import GaussianDistribution
 
-ONE, TWO = "1" * 64, "2" * 64
-KEPT = json.dumps({"certificate": ONE})
+KEPT = text_of(ONE)
 
 
 def query(address: str, statement: str) -> list[tuple]:
@@ -37,44 +36,37 @@ def query(address: str, statement: str) -> list[tuple]:
         return cursor.fetchall() if cursor.description else []
 
 
-def lived(ledger: Ledger, certificate: str = ONE) -> None:
-    ledger.intend("scenario", certificate, [])
-    ledger.record_drawn(certificate, json.dumps({"certificate": certificate}))
-    ledger.record_published(certificate)
-
-
 def test_the_life_of_a_release(address) -> None:
     ledger = Ledger(address)
     assert ledger.entries() == []
     assert ledger.path is None
-    ledger.intend("scenario", ONE, [])
-    assert ledger.entries() == [Entry(ONE, "intended", None)]
-    ledger.record_drawn(ONE, KEPT)
-    ledger.record_published(ONE)
-    assert ledger.entries() == [Entry(ONE, "published", KEPT)]
-    assert [(event.state, event.role) for event in ledger.trail()] == [
-        ("intended", "postgres"),
-        ("drawn", "postgres"),
-        ("published", "postgres"),
+    number = ledger.intend(granted(ONE)).number
+    assert states_of(ledger) == [(ONE, "intended", None)]
+    ledger.record_drawn(number, KEPT)
+    ledger.record_published(number)
+    assert states_of(ledger) == [(ONE, "published", KEPT)]
+    assert [(event.kind, event.role) for event in ledger.events()] == [
+        (kind, "postgres") for kind in ("made", "granted", "intended", "drawn", "published")
     ]
     assert ledger.problems() == []
     for call, words in [
-        (lambda: ledger.intend("scenario", ONE, []), "covers one release"),
-        (lambda: ledger.intend("scenario", TWO, []), "does not mention"),
-        (lambda: ledger.intend("other", TWO, [ONE]), "another scenario"),
-        (lambda: ledger.record_drawn(ONE, KEPT), "in state 'intended'"),
+        (lambda: ledger.intend(granted(ONE)), "covers one release"),
+        (lambda: ledger.intend(granted(TWO)), "same secret"),
+        (lambda: ledger.record_drawn(number, KEPT), "in state 'intended'"),
     ]:
         with pytest.raises(LedgerError, match=words):
             call()
-    ledger.intend("scenario", TWO, [ONE])
+    with ledger as same:
+        lived(same, TWO, keys=("other",))
     assert ledger.releases() == [ONE, TWO]
 
 
 def test_ledgers_of_one_database_are_apart(server) -> None:
     first, second = (Ledger(server.address(name)) for name in ("apart_a", "apart_b"))
-    first.intend("one", ONE, [])
-    second.intend("two", ONE, [])
+    for ledger in (first, second):
+        lived(ledger, ONE, "intended")
     assert first.releases() == second.releases() == [ONE]
+    assert first.book().lineage != second.book().lineage
 
 
 def test_a_release_of_a_scenario(address, tmp_path) -> None:
@@ -95,28 +87,28 @@ def test_a_release_of_a_scenario(address, tmp_path) -> None:
     assert Ledger(address).problems() == []
 
 
-def _attempt(address: str, certificate: str, budget, skew: float, results) -> None:
+def _attempt(address: str, certificate: str, cost, skew: float, results) -> None:
     """In a process of its own, with a clock that may be wrong."""
     now = time.time
     time.time = lambda: now() + skew
     try:
         ledger = Ledger(address)
-        ledger.intend("scenario", certificate, [], budget)
+        number = ledger.intend(granted(certificate, cost=cost)).number
         text = json.dumps({"certificate": certificate, "by": os.getpid()})
-        ledger.record_drawn(certificate, text)
-        ledger.record_published(certificate)
+        ledger.record_drawn(number, text)
+        ledger.record_published(number)
         results.put((certificate, text, "released"))
     except LedgerError as error:
         results.put((certificate, None, str(error)))
 
 
-def at_once(address: str, certificates: list[str], budgets: list, skews=None) -> list:
+def at_once(address: str, certificates: list[str], costs: list, skews=None) -> list:
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     skews = skews or [0.0] * len(certificates)
     processes = [
-        context.Process(target=_attempt, args=(address, certificate, budget, skew, results))
-        for certificate, budget, skew in zip(certificates, budgets, skews, strict=True)
+        context.Process(target=_attempt, args=(address, certificate, cost, skew, results))
+        for certificate, cost, skew in zip(certificates, costs, skews, strict=True)
     ]
     for process in processes:
         process.start()
@@ -133,9 +125,9 @@ def test_of_twenty_processes_one_releases(address, same) -> None:
     answers = at_once(address, certificates, [None] * 20)
     done = [answer for answer in answers if answer[2] == "released"]
     assert len(done) == 1
-    assert Ledger(address).entries() == [Entry(done[0][0], "published", done[0][1])]
+    assert states_of(Ledger(address)) == [(done[0][0], "published", done[0][1])]
     refused = [answer[2] for answer in answers if answer[2] != "released"]
-    assert all("covers one release" in text or "does not mention" in text for text in refused)
+    assert all("covers one release" in text or "same secret" in text for text in refused)
     assert Ledger(address).problems() == []
 
 
@@ -145,12 +137,12 @@ def test_a_total_is_kept_by_processes_with_wrong_clocks(address) -> None:
     answers = at_once(
         address,
         [f"{k:064x}" for k in range(12)],
-        [("key", 0.24, 1.0)] * 12,
+        [0.24] * 12,
         [year * (-1) ** k for k in range(12)],
     )
     assert [answer[2] for answer in answers].count("released") == 4
     assert all("would cost 1.2" in text for *_, text in answers if text != "released")
-    times = [event.at for event in Ledger(address).trail()]
+    times = [event.at for event in Ledger(address).events()]
     assert times == sorted(times)
     assert all(at[:4] == time.strftime("%Y", time.gmtime()) for at in times)
 
@@ -158,21 +150,22 @@ def test_a_total_is_kept_by_processes_with_wrong_clocks(address) -> None:
 @pytest.mark.soundness
 def test_a_server_killed_between_any_two_steps(server, address) -> None:
     ledger = Ledger(address)
+    number = 3
     steps = [
-        (lambda: ledger.intend("scenario", ONE, []), []),
-        (lambda: ledger.record_drawn(ONE, KEPT), [Entry(ONE, "intended", None)]),
-        (lambda: ledger.record_published(ONE), [Entry(ONE, "drawn", KEPT)]),
+        (lambda: ledger.intend(granted(ONE)), []),
+        (lambda: ledger.record_drawn(number, KEPT), [(ONE, "intended", None)]),
+        (lambda: ledger.record_published(number), [(ONE, "drawn", KEPT)]),
     ]
     for step, before in steps:
         server.kill()
         with pytest.raises(LedgerError, match="cannot be used"):
             step()
         server.start()
-        assert ledger.entries() == before
+        assert states_of(ledger) == before
         step()
     server.kill()
     server.start()
-    assert ledger.entries() == [Entry(ONE, "published", KEPT)]
+    assert states_of(ledger) == [(ONE, "published", KEPT)]
     assert ledger.problems() == []
 
 
@@ -228,34 +221,34 @@ class Proxy:
 
 @pytest.mark.soundness
 def test_a_network_that_is_cut_anywhere(server) -> None:
-    Ledger(server.address("cut")).intend("scenario", "0" * 64, [])
+    direct = Ledger(server.address("cut"))
+    lived(direct, "0" * 64, "intended", keys=("first",))
     completed = 0
-    for pieces in range(4, 60, 2):
+    for pieces in range(4, 90, 3):
         certificate = f"{pieces:064x}"
-        direct = Ledger(server.address("cut"))
+        grant = granted(certificate, (certificate,))
         proxy = Proxy(server.port, pieces=pieces, silent=False)
         through = Ledger(server.address("cut", port=proxy.port))
         handed_out = None
+        drawn = False
         try:
-            through.intend("scenario", certificate, direct.releases())
-            handed_out = json.dumps({"certificate": certificate})
-            through.record_drawn(certificate, handed_out)
+            number = through.intend(grant).number
+            handed_out = text_of(certificate)
+            through.record_drawn(number, handed_out)
             drawn = True
-            through.record_published(certificate)
+            through.record_published(number)
             completed += 1
         except LedgerError:
-            drawn = False
+            pass
         finally:
             proxy.close()
-        states = {entry.certificate: entry for entry in direct.entries()}
-        entry = states.get(certificate)
+        entry = direct.entry(certificate)
         # nothing unrecorded: what may be handed out stands in the ledger
         if drawn:
             assert entry.release == handed_out
-            assert entry.state == "published"
         if entry is not None:
             with pytest.raises(AlreadyReleasedError, match="covers one release"):
-                direct.intend("scenario", certificate, direct.releases())
+                direct.intend(grant)
         assert entry is None or entry.release in (None, handed_out)
     assert completed >= 1
     assert direct.problems() == []
@@ -263,11 +256,11 @@ def test_a_network_that_is_cut_anywhere(server) -> None:
 
 def test_a_network_that_says_nothing(server, monkeypatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.5)
-    Ledger(server.address("quiet")).intend("scenario", ONE, [])
+    lived(Ledger(server.address("quiet")))
     proxy = Proxy(server.port, pieces=6, silent=True)
     began = time.monotonic()
     with pytest.raises(LedgerError, match="cannot be used"):
-        lived(Ledger(server.address("quiet", port=proxy.port)), TWO)
+        lived(Ledger(server.address("quiet", port=proxy.port)), TWO, keys=("other",))
     assert time.monotonic() - began < 4
     proxy.close()
 
@@ -275,25 +268,40 @@ def test_a_network_that_says_nothing(server, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM releases",
-        "TRUNCATE releases",
-        "UPDATE releases SET state = 'drawn'",
-        "UPDATE releases SET release = '{}'",
-        "UPDATE releases SET certificate = 'x'",
-        "UPDATE releases SET state = 'published', release = 'other'",
-        "INSERT INTO releases (certificate, state, release) VALUES ('x', 'drawn', '{}')",
-        "INSERT INTO releases (certificate, state) VALUES ('x', 'published')",
+        "DELETE FROM events",
+        "TRUNCATE events",
+        "UPDATE events SET kind = 'void'",
+        "DELETE FROM contents",
+        "TRUNCATE contents",
+        "UPDATE contents SET text = '{}'",
+        "INSERT INTO events (number, kind, release, body) VALUES (9, 'published', 3, '{}')",
+        "INSERT INTO events (number, kind, release, body) VALUES (5, 'drawn', 3, '{}')",
+        "INSERT INTO events (number, kind, release, body) VALUES (5, 'drawn', 2, '{}')",
+        "INSERT INTO events (number, kind, release, body) VALUES (5, 'void', 3, '{}')",
+        "INSERT INTO events (number, kind, release, body) VALUES (5, 'published', 2, '{}')",
+        "INSERT INTO events (number, kind, release, body) VALUES (5, 'intended', 3, '{}')",
+        "INSERT INTO events (number, kind, body) VALUES (5, 'made', '{}')",
+        "INSERT INTO events (number, kind, body, hash) VALUES (5, 'granted', '{}', 'x')",
     ],
 )
 def test_the_database_itself_keeps_the_rules(server, statement) -> None:
     address = server.address("rules")
     ledger = Ledger(address)
     if not ledger.entries():
-        ledger.intend("scenario", ONE, [])
-        ledger.record_drawn(ONE, KEPT)
+        lived(ledger, ONE, "drawn")
     with pytest.raises(psycopg.errors.RaiseException):
         query(address, statement)
-    assert ledger.entries() == [Entry(ONE, "drawn", KEPT)]
+    assert states_of(ledger) == [(ONE, "drawn", KEPT)]
+    assert ledger.problems() == []
+
+
+def test_after_a_copy_the_database_takes_nothing_more(address, tmp_path) -> None:
+    lived(Ledger(address), ONE, "intended")
+    finished(copying(Ledger(address), Ledger(tmp_path / "new")))
+    with pytest.raises(psycopg.errors.RaiseException, match="moved and is closed"):
+        query(
+            address, "INSERT INTO events (number, kind, release, body) VALUES (5, 'drawn', 3, '')"
+        )
 
 
 def test_roles(server) -> None:
@@ -307,96 +315,135 @@ def test_roles(server) -> None:
     reader = server.address("roles", user="reader_role")
     lived(Ledger(writer))
     assert Ledger(reader).releases() == [ONE]
-    assert {event.role for event in Ledger(reader).trail()} == {"writer_role"}
+    assert {event.role for event in Ledger(reader).events()} == {"writer_role"}
     with pytest.raises(LedgerError, match="permission denied"):
-        Ledger(reader).intend("scenario", TWO, [ONE])
+        lived(Ledger(reader), TWO, keys=("other",))
     for who in (writer, reader):
         for statement in (
-            "DELETE FROM releases",
-            "DELETE FROM trail",
-            "INSERT INTO trail (certificate, state) VALUES ('x', 'drawn')",
-            "UPDATE ledger SET scenario = 'x'",
-            "INSERT INTO moved (target) VALUES ('x')",
-            "UPDATE identity SET state = 'open'",
-            "DROP TRIGGER guard_rows ON releases",
-            "INSERT INTO releases (number, certificate) OVERRIDING SYSTEM VALUE VALUES (0, 'x')",
+            "DELETE FROM events",
+            "TRUNCATE events",
+            "UPDATE events SET role = 'someone else'",
+            "DELETE FROM contents",
+            "UPDATE contents SET text = '{}'",
+            "UPDATE identity SET source = 'x'",
+            "DROP TRIGGER guard_rows ON events",
+            "ALTER TABLE events DISABLE TRIGGER ALL",
+            "CREATE OR REPLACE FUNCTION guard() RETURNS trigger LANGUAGE sql AS ''",
+            "INSERT INTO events (number, kind, body, role) VALUES (6, 'granted', '{}', 'me')",
+            "INSERT INTO events (number, kind, body, at) VALUES (6, 'granted', '{}', '2020')",
         ):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            with pytest.raises(
+                (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidFunctionDefinition)
+            ):
                 query(who, statement)
+    for kind in ("before", "moved", "arrived"):
+        with pytest.raises(psycopg.errors.RaiseException, match="only the owner"):
+            query(writer, f"INSERT INTO events (number, kind, body) VALUES (6, '{kind}', '')")  # noqa: S608
     forged = (
-        "CREATE TEMP TABLE mine (certificate TEXT, state TEXT, release TEXT);"
+        "CREATE TEMP TABLE mine (number BIGINT, kind TEXT);"
         "CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION guard()"
     )
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         query(reader, forged)
     query(owner, forged.replace("TEMP TABLE mine", "TABLE mine"))
     with pytest.raises(psycopg.errors.RaiseException, match="nothing else"):
-        query(owner, "INSERT INTO mine VALUES ('x', 'intended', NULL)")
+        query(owner, "INSERT INTO mine VALUES (1, 'intended')")
     stranger = server.address("nothing_here", user="reader_role")
     assert Ledger(stranger).entries() == []
     with pytest.raises(LedgerError, match="permission denied"):
-        Ledger(stranger).intend("scenario", ONE, [])
+        lived(Ledger(stranger))
+    assert Ledger(writer).problems() == []
 
 
-def test_an_older_schema_is_brought_up_to_date(address, monkeypatch) -> None:
-    with monkeypatch.context() as before:
-        before.setattr(module, "_MIGRATIONS", module._MIGRATIONS[:1])
-        Database(address).migrate()
-    earlier = f"INSERT INTO releases (certificate, state) VALUES ('{ONE}', 'intended')"  # noqa: S608
-    query(address, earlier)
-    query(address, "INSERT INTO ledger (version, scenario) VALUES (2, 'scenario')")
-    with pytest.raises(LedgerError, match="schema version 1, this program uses 3"):
-        Ledger(address).intend("scenario", TWO, [ONE])
-    assert Database(address).migrate() == 3
-    Ledger(address).intend("scenario", TWO, [ONE])
-    assert Ledger(address).releases() == [ONE, TWO]
-    assert [row[0] for row in query(address, "SELECT version FROM migrations")] == [1, 2, 3]
-    with monkeypatch.context() as before:
-        before.setattr(module, "_MIGRATIONS", module._MIGRATIONS[:1])
-        with pytest.raises(LedgerError, match="newer program"):
-            Ledger(address).entries()
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "ALTER TABLE events DISABLE TRIGGER guard_rows",
+        "ALTER TABLE contents DISABLE TRIGGER guard_table",
+        "DROP TRIGGER guard_table ON events",
+        (
+            "CREATE OR REPLACE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN RETURN NEW; END'"
+        ),
+        (
+            "DROP TRIGGER guard_rows ON events; CREATE TRIGGER guard_rows BEFORE INSERT ON events "
+            "FOR EACH ROW WHEN (false) EXECUTE FUNCTION guard()"
+        ),
+    ],
+)
+def test_check_finds_a_guard_that_was_replaced(address, attack) -> None:
+    ledger = Ledger(address)
+    lived(ledger)
+    assert ledger.problems() == []
+    query(address, attack)
+    assert "removed or replaced" in ledger.problems()[0]
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "erased",
+    [
+        "DELETE FROM events WHERE number = 4",
+        (
+            "DELETE FROM events WHERE number IN (4, 5); UPDATE events SET number = number - 2 "
+            "WHERE number > 5"
+        ),
+        "UPDATE events SET role = 'someone else' WHERE number = 4",
+        "UPDATE events SET at = '2020-01-01T00:00:00Z' WHERE number = 4",
+        "UPDATE events SET address = NULL WHERE number = 4",
+    ],
+)
+def test_check_finds_an_erased_trail_by_the_chain(address, erased, capsys) -> None:
+    lived(Ledger(address))
+    lived(Ledger(address), TWO, keys=("other",))
+    attack = (
+        f"ALTER TABLE events DISABLE TRIGGER ALL; {erased}; ALTER TABLE events ENABLE TRIGGER ALL"
+    )
+    query(address, attack)
+    assert run(["ledger", "check", address, "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert "chain of hashes is broken" in problem
+    with pytest.raises(LedgerError, match="is damaged"):
+        lived(Ledger(address), "3" * 64, keys=("third",))
 
 
 def test_a_copy_closes_the_old_ledger(address, tmp_path, capsys) -> None:
     old = Ledger(tmp_path / "old.ledger")
     lived(old)
-    old.intend("scenario", TWO, [ONE], ("key", 0.5, 1.0))
+    number = lived(old, TWO, "intended", keys=("other",), cost=0.5)
     assert run(["ledger", "copy", str(tmp_path / "old.ledger"), address]) == 0
     new = Ledger(address)
     assert new.entries() == old.entries()
     assert new.problems() == old.problems() == []
     with pytest.raises(LedgerError, match="was copied to"):
-        old.intend("scenario", "3" * 64, [ONE, TWO])
+        lived(old, "3" * 64, keys=("third",))
     with pytest.raises(AlreadyReleasedError, match=r"would cost 1\.25"):
-        new.intend("scenario", "3" * 64, [ONE], ("key", 0.75, 1.0))
+        new.intend(granted("3" * 64, ("other",), cost=0.75))
     with pytest.raises(LedgerError, match="was copied to"):
-        old.record_drawn(TWO, KEPT)
+        old.record_drawn(number, KEPT)
     with pytest.raises(LedgerError, match="before; use that one"):
-        old.copy_to(Ledger(tmp_path / "third.ledger"))
+        finished(copying(old, Ledger(tmp_path / "third.ledger")))
     assert not (tmp_path / "third.ledger").exists()
-    assert old.copy_to(new) == 2
+    assert finished(copying(old, new)) == 2
     back = Ledger(tmp_path / "back.ledger")
-    assert new.copy_to(back) == 2
+    assert finished(copying(new, back)) == 2
     assert back.entries() == old.entries()
+    assert [event.role for event in back.events()].count("postgres") == 1  # it arrived there
     for wrong, words in [(back, "itself"), (Ledger(tmp_path / "none"), "no ledger")]:
         with pytest.raises(PuffersliceError, match=words):
-            wrong.copy_to(back)
+            finished(copying(wrong, back))
 
 
 def test_check_finds_damage(address, capsys) -> None:
-    ledger = Ledger(address)
-    lived(ledger)
+    lived(Ledger(address))
     assert run(["ledger", "check", address]) == 0
-    query(address, "ALTER TABLE releases DISABLE TRIGGER ALL")
-    query(address, "UPDATE releases SET release = '{}', state = 'drawn'")
-    query(
-        address, "INSERT INTO releases (certificate, state, release) VALUES ('x', 'intended', 'y')"
-    )
-    query(address, "INSERT INTO trail (certificate, state) VALUES ('gone', 'intended')")
+    query(address, "ALTER TABLE contents DISABLE TRIGGER ALL")
+    query(address, "UPDATE contents SET text = '{}'")
     capsys.readouterr()
     assert run(["ledger", "check", address, "--json"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
-    words = ("damaged", "before it was drawn", "triggers", "not in the ledger", "not explain")
+    words = ("damaged or of another", "triggers")
     assert all(any(word in problem for problem in problems) for word in words)
 
 
@@ -404,17 +451,33 @@ def test_list_and_show(address, tmp_path, capsys) -> None:
     assert run(["ledger", "list", address]) == 2
     assert "there is no ledger" in capsys.readouterr().err
     ledger = Ledger(address)
-    ledger.intend("scenario", ONE, [])
-    ledger.intend("scenario", TWO, [ONE])
+    lived(ledger, ONE, "intended")
+    lived(ledger, TWO, "intended", keys=("other",))
     assert run(["ledger", "list", address, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["releases"]
-    assert listed == [{"certificate": c, "state": "intended"} for c in (ONE, TWO)]
+    assert [(row["certificate"], row["state"]) for row in listed] == [
+        (certificate, "intended") for certificate in (ONE, TWO)
+    ]
     assert run(["ledger", "show", address, "11"]) == 0
     shown = capsys.readouterr().out
     assert "intended at 20" in shown
     assert "by postgres from 127.0.0.1" in shown
     assert run(["ledger", "show", address, ""]) == 2
     assert run(["ledger", "create", str(tmp_path / "file")]) == 1
+
+
+def test_a_ledger_of_another_version(address) -> None:
+    ledger = Ledger(address)
+    lived(ledger)
+    query(address, "UPDATE identity SET version = 6")
+    with pytest.raises(LedgerError, match="has version 6, this program reads 5"):
+        ledger.entries()
+    query(address, "DELETE FROM identity")
+    with pytest.raises(LedgerError, match="has version None"):
+        ledger.entries()
+    query(address, "DROP TABLE identity")
+    with pytest.raises(LedgerError, match="has version None"):
+        ledger.entries()
 
 
 def test_a_password_stays_out_of_messages(server) -> None:
@@ -434,4 +497,4 @@ def test_a_password_stays_out_of_messages(server) -> None:
 def test_too_busy(address, monkeypatch) -> None:
     monkeypatch.setattr(module, "_MOST_TRIES", 0)
     with pytest.raises(LedgerError, match="too busy"):
-        Ledger(address).intend("scenario", ONE, [])
+        lived(Ledger(address))

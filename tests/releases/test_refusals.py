@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.refusal_tables import positions, refusals
 from tests.refusals import check_refused
+from tests.releases.grants import granted
 from tests.releases.test_release import (
     DRAWN,
     GAUSSIAN,
@@ -94,7 +95,7 @@ def without(*names, **changed):
 
 
 def intended(path):
-    Ledger(path).intend("scenario", ONE, [])
+    Ledger(path).intend(granted(ONE))
 
 
 def damaged(old, new):
@@ -111,10 +112,10 @@ def damaged(old, new):
 def of_version(version):
     intended("one.ledger")
     with closing(sqlite3.connect("one.ledger")) as connection:
-        connection.execute("UPDATE ledger SET version = ?", (version,))
+        connection.execute("UPDATE identity SET version = ?", (version,))
         connection.commit()
     try:
-        Ledger("one.ledger").intend("scenario", TWO, [ONE])
+        Ledger("one.ledger").intend(granted(TWO))
     finally:
         Path("one.ledger").unlink()
 
@@ -137,7 +138,7 @@ REFUSED = {
         ("'records'", lambda: released(RECORDS, OTHER.slice(0, 1))),
         ("'worlds'", lambda: released(WORLDS, OTHER)),
         ("'worlds'", lambda: released(LISTED, TABLE.slice(0, 6))),
-        ("other sizes", lambda: released(DRAWN, TABLE.slice(0, 6))),
+        ("number of rows", lambda: released(DRAWN, TABLE.slice(0, 6))),
         ("'groups'", one_coordinate_of_two),
         ("along slices", lambda: released(GROUPS, A, into_range=True)),
         ("nothing to do", lambda: moved(summary(mean=["x"]))),
@@ -164,9 +165,9 @@ REFUSED = {
     ArgumentError: [("certificate", lambda: release(GROUPS, HELD, A, ledger=LEDGER))],
     StorageError: [("nowhere.json", Release.load, "nowhere.json")],
     LedgerError: [
-        ("version 1", of_version, 1),
-        ("cannot be used", positions(damaged), (b"TABLE releases", b"TABLE rel\x8d\x8ds")),
-        ("damaged", positions(damaged), (b"1intended", b"1intendex")),
+        ("version 4", of_version, 4),
+        ("cannot be used", positions(damaged), (b"TABLE events", b"TABLE ev\x8d\x8ds")),
+        ("damaged", positions(damaged), (b"intended", b"intendex"), (b"granted", b"grandad")),
         ("cannot be used", intended, "."),
         ("pipe", piped),
     ],

@@ -69,9 +69,10 @@ def test_to_dict_is_what_json_can_write(values, kind):
 def test_a_certificate_leads_with_its_three_lines(certificate):
     page = html.unescape(certificate._repr_html_())
     sentences = re.findall(r"<p>(.*?)</p>", page)
-    assert sentences[1].startswith("Protected: the secret 'site' (3 values).")
-    assert sentences[2].startswith("Noise on each released number")
-    assert percent_at_most(certificate.guess) in sentences[3]
+    assert sentences[1].startswith("Protected: the secret 'site' (3 values), from someone")
+    assert percent_at_most(certificate.guess) in sentences[2]
+    assert sentences[3].startswith("Any one person: no promise")
+    assert sentences[4].startswith("Noise on each released number")
     stds = certificate.statement.noise.std_by_coordinate
     frame = certificate.to_pandas()
     assert frame["noise_std"].tolist() == stds

@@ -217,6 +217,7 @@ FREE = {"order": 4.0, "epsilon": 1e-9, "source": "hope", "guess": 0.5}
         (["certificate.json", "verdict.json"], {"certificate": "certificate.json"}, "another kind"),
         (["trained.json", "audit.json"], {"certificate": "trained.json"}, "another kind"),
         (["certificate.json", "release.json"], {"noise_std": 0.1}, "noise"),
+        (["certificate.json", "release.json"], {"covariance": "correlated"}, "noise"),
         (["trained.json", "release.json"], {"certificate": "trained.json"}, "noise"),
         (["certificate.json", "release.json"], {"secure": False}, "noise"),
         (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "claim"),
@@ -240,6 +241,13 @@ def test_what_does_not_belong_is_refused(
     certify_release(scenario, certificate.guarantee.along(profile)).save(case / "b.json")
     if (digest_of := changes.get("certificate", "")).endswith(".json"):
         changes = {"certificate": Certificate.load(case / digest_of).digest}
+    if "noise_std" in changes:
+        del (document := json.loads((case / names[-1]).read_text()))["covariance"]
+        (case / names[-1]).write_text(json.dumps(document))
+    if "covariance" in changes:
+        triangle = json.loads((case / names[-1]).read_text())["covariance"]
+        triangle[1][0] += 0.1 * (triangle[0][0] * triangle[1][1]) ** 0.5
+        changes = {"covariance": triangle}
     if changes:
         edit(case / names[-1], *(["values", 1] if "noise_std" in changes else []), **changes)
     with pytest.raises(ArgumentError, match=words):

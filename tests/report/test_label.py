@@ -28,7 +28,7 @@ def text_of(page):
 
 def test_a_label_says_what_is_protected_guesses_and_noise(made, certificate):
     text = text_of(label_page([made / "certificate.json"]))
-    assert "Protected: the secret 'site' (3 values)." in text
+    assert "Protected: the secret 'site' (3 values), from someone" in text
     assert f"at most {percent_at_most(certificate.guess)}".replace("\u00a0", " ") in text
     for row in certificate.to_pandas().to_dict("records"):
         assert f"{row['statistic']} ± {row['within_95_percent']:.3g}" in text

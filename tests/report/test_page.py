@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.certificate.conftest import of_rows
 from tests.report.conftest import LEARNING, PUBLIC, STATIC, files, put
 
 import pufferslice as ps
@@ -33,7 +34,7 @@ from pufferslice.certificate.sweep import (
     sweep_points,
 )
 from pufferslice.certificate.verdict import verdict
-from pufferslice.certificate.wording import limit_sentences
+from pufferslice.certificate.wording import first_lines, limit_sentences
 from pufferslice.claims import Guarantee
 from pufferslice.errors import MissingExtraError
 from pufferslice.learning import (
@@ -190,7 +191,7 @@ def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
     for text in (text_of(internal), text_of(public)):
         assert f"Claim: {held.guarantee}, for the whole output." in text
         assert f"Right guesses: at most {guess}" in text
-        assert "The same noise, read three ways" in text
+        assert "The same noise, read in 3 ways" in text
         assert "Shape of the noise" in text
         assert "Guard: every shift of the output by up to" in text
         assert ("it reveals the directions" in text) == (shape != "isotropic")
@@ -500,7 +501,7 @@ def test_one_sampled_coordinate_is_the_whole_output(tmp_path):
         assert "Anyone who sees the release" in text
         assert "Right guesses: at most 80 %" in text
         assert "No finite ε is known for the whole output" in text
-        assert "guesses right at most 80 % of the time, except with probability 0.01" in text
+        assert "of the time, on average over releases, except with probability 0.01" in text
 
 
 ATOMS = np.array([[1.0, 2.0], [3.0, 5.0]])
@@ -529,6 +530,57 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind, worlds):
     assert ("published, without noise" in inside) == (kind == "equal")
     assert ("published, with noise" in inside) == (kind != "equal")
     assert ("paper's closed form" in inside) == (kind == "line")
+
+
+@pytest.mark.parametrize(
+    ("options", "subject", "whom"),
+    [
+        ({}, "share of ill = yes", "Even from someone who knows every row but the 20 that make"),
+        (
+            {"design": "independent", "moments_from": None},
+            "share of ill = yes",
+            "On average over the other rows; about 20 of 400 rows make the difference.",
+        ),
+        ({"kind": "volume"}, "size of the shop", "Even from someone who knows every row but"),
+        ({"kind": "state"}, "state of the home", "From someone who knows how states follow"),
+    ],
+)
+def test_the_first_screen_of_sums_of_rows(tmp_path, options, subject, whom):
+    """What is hidden, from whom, and what one person gets; no prior is said to be assumed."""
+    certificate = of_rows(**options)
+    certificate.save(tmp_path / "c.json")
+    card = label_page([tmp_path / "c.json"]).decode()
+    for text in (*editions(tmp_path / "c.json"), text_of(card)):
+        for sentence in filter(None, first_lines(certificate.statement)[1:3]):
+            assert sentence.replace("\u00a0", " ") in text
+    for text in editions(tmp_path / "c.json"):
+        assert f"“\u2068{subject}\u2069”" in text
+        assert f"From whom Anyone who sees the release, with any computer {whom}" in text
+        assert "for rows like those that the noise was fitted to" in text
+        assert "prior covered" not in text.lower()
+        assert "the world's own" not in text
+
+
+def test_what_is_computed_from_released_numbers_stands_beside_them(tmp_path):
+    """Group means and standard deviations are what people read, in both editions."""
+    rng = np.random.default_rng(4)
+    rows = {"ill": ["yes", "no"] * 200, "pay": rng.uniform(0, 100, 400)}
+    query = summary(std=["pay"], count={"ill": "yes"}, clip={"pay": (0, 100)})
+    scenario = Scenario.from_prevalence(
+        pa.table(rows), column="ill", value="yes", within=0.05, query=query,
+        moments_from=pa.table(rows | {"pay": rng.uniform(0, 100, 400)}),
+    )  # fmt: skip
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+    certificate.save(tmp_path / "c.json")
+    released = ps.release(
+        scenario, pa.table(rows), certificate, ledger=tmp_path / "l", out=tmp_path / "r.json"
+    )
+    (row,) = released.derived().rows
+    shown = [row.name, rounded(row.value, row.standard_error), rounded(row.standard_error)]
+    for make in (internal_page, public_page):
+        text = text_of(make([tmp_path / "c.json", tmp_path / "r.json"]).decode())
+        _, _, computed = text.partition("Computed from the released numbers, after noise")
+        assert re.sub("[\u2068\u2069]", "", computed).split()[13:16] == shown
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ GUESS = Guarantee.guess(at_most=0.64)
 UNSLICED, TINY = Guarantee.unsliced(order=4, epsilon=1.0), Guarantee.epsilon_delta(1.0, 1e-5)
 VALUES = {"a": 1.0, "b": 1.5, "c": 4.0}
 MANY_STATES = {
-    "transition": np.full((5, 5), 0.2),
+    "chain": np.full((5, 5), 0.2),
     "length": 200,
     "query": summary(count=[("state", state) for state in range(1, 5)]),
 }
@@ -154,9 +154,20 @@ def attribute(**options):
     return Scenario.from_attribute(**(settings | options))
 
 
-def markov(**options):
-    settings = {"transition": [[0.9, 0.1], [0.2, 0.8]], "length": 6, "positions": [2]}
-    return Scenario.from_markov_chain(**(settings | {"query": ONES} | options))
+def from_history(**options):
+    settings = {"query": columns(["x"]), "history": TABLE, "name": "x", "bins": [50.0]}
+    return Scenario.from_attribute(**(settings | options))
+
+
+def occupancy(**options):
+    settings = {"chain": [[0.9, 0.1], [0.2, 0.8]], "length": 6, "positions": [2]}
+    return Scenario.from_occupancy(**(settings | {"query": ONES} | options))
+
+
+def loaded():
+    query = summary(total=["kwh"], clip={"kwh": (0, 5)})
+    loads = {0: ([1.0], [[0.5]]), 1: ([3.0], [[0.25]])}
+    return occupancy(query=query, loads=loads)
 
 
 REFUSED = {
@@ -193,6 +204,9 @@ REFUSED = {
         ("'a' repeats", secret_columns, ["a", "b", "a"]),
         ("column", lambda: Bins(column=5, quantiles=2)),
         ("quantiles", lambda n: Bins(column="x", quantiles=n), 1, 0, -3, 2.0, True),
+        ("edges", lambda options: Bins(column="x", **options), {}, {"quantiles": 2, "edges": [1]}),
+        ("edges", lambda edges: Bins(column="x", edges=edges), [], "12", 3.0, [np.nan]),
+        ("edges", lambda edges: Bins(column="x", edges=edges), [2, 1], [1, 1], [[1, 2]]),
         ("pairs", lambda pairs: groups(pairs=pairs), "some", [], 5),
         ("a pair must", lambda pair: groups(pairs=[pair]), ("a", "a"), "ab", ("a", "b", "c"), 1),
         # Priors and worlds.
@@ -221,6 +235,7 @@ REFUSED = {
         ("shares", keywords(drawn), {"shares": [0.3]}, {"shares": [0.3, 1.5]}),
         ("shares", keywords(drawn), {"shares": [0.3, 0.3]}),
         ("n_rows", keywords(drawn), {"n_rows": 2**70}, {"n_rows": 1}),
+        ("n_rows", keywords(prevalence), {"n_rows": 2**41}, {"n_rows": 1}),
         ("n_draws", keywords(drawn), {"n_draws": 2**31}),
         ("shares", keywords(drawn), {"shares": [0.3, 0.3001]}),
         ("seed", keywords(drawn), {"seed": None}),
@@ -231,25 +246,38 @@ REFUSED = {
         ("values", keywords(attribute), {"values": [np.nan, 1.0]}),
         ("mean", keywords(attribute), {"mean": [0.0, 1.0]}, {"mean": None, "cov": None}),
         ("mean", keywords(attribute), {"mean": [0.0, 1.0], "cov": np.eye(2)}),
-        ("cov", keywords(attribute), {"cov": None}),
+        ("cov", keywords(attribute), {"cov": None}, {"values": None}),
+        ("history with bins", keywords(attribute), {"history": TABLE}, {"bins": [1.0]}),
+        ("bins", keywords(from_history), {"bins": None}, {"history": None}),
+        ("edges", keywords(from_history), {"bins": [2.0, 1.0]}),
+        ("within", keywords(from_history), {"within": 0.0}),
         ("close", keywords(attribute), {"within": 0.1}),
-        ("transition", keywords(markov), {"transition": [[0.9, 0.2], [0.2, 0.8]]}),
-        ("transition", keywords(markov), {"transition": {}}),
-        ("transition", keywords(markov), {"transition": [[0.9, 0.1], [0.2, 0.800005]]}),
-        ("transition", keywords(markov), {"transition": [[1.0]]}),
-        ("start", keywords(markov), {"transition": [[1.0, 0.0], [0.0, 1.0]]}),
-        ("start", keywords(markov), {"start": [0.5, 0.6]}),
-        ("positions", keywords(markov), {"positions": [6]}, {"positions": [2.5]}),
-        ("positions", keywords(markov), {"positions": [(3, 2)]}),
-        ("positions", keywords(markov), {"positions": [(1, 2, 3)]}),
-        ("windows", keywords(markov), *({"windows": [window]} for window in [(0, 7), (3, 3), 4])),
-        ("query", keywords(markov), {"windows": [(0, 3), (3, 6)]}),
-        ("n_draws", keywords(markov), {"n_draws": 10}, {"n_draws": 1, "seed": 1}, {"seed": 1}),
-        ("n_draws", keywords(markov), {"n_draws": 2**31, "seed": 1}, {"n_draws": 2**70, "seed": 1}),
-        ("counted", keywords(markov), {"counted": [-1]}, {"counted": [7]}),
-        ("length", keywords(markov), {"length": 1}, {"length": 2**70}),
-        ("query", keywords(markov), {"query": summary(count=[("state", 1), ("state", 0)])}),
-        ("query", keywords(markov), {"query": ONES.with_missing("drop-rows")}),
+        ("transition", keywords(occupancy), {"chain": [[0.9, 0.2], [0.2, 0.8]]}),
+        ("transition", keywords(occupancy), {"chain": {}}),
+        ("transition", keywords(occupancy), {"chain": [[0.9, 0.1], [0.2, 0.800005]]}),
+        ("transition", keywords(occupancy), {"chain": [[1.0]]}),
+        ("start", keywords(occupancy), {"chain": [[1.0, 0.0], [0.0, 1.0]]}),
+        ("start", keywords(occupancy), {"start": [0.5, 0.6]}),
+        ("positions", keywords(occupancy), {"positions": [6]}, {"positions": [2.5]}),
+        ("positions", keywords(occupancy), {"positions": [(3, 2)]}),
+        ("positions", keywords(occupancy), {"positions": [(1, 2, 3)]}),
+        (
+            "windows",
+            keywords(occupancy),
+            *({"windows": [window]} for window in [(0, 7), (3, 3), 4]),
+        ),
+        ("query", keywords(occupancy), {"windows": [(0, 3), (3, 6)]}),
+        ("n_draws", keywords(occupancy), {"n_draws": 10}, {"n_draws": 1, "seed": 1}, {"seed": 1}),
+        (
+            "n_draws",
+            keywords(occupancy),
+            {"n_draws": 2**31, "seed": 1},
+            {"n_draws": 2**70, "seed": 1},
+        ),
+        ("counted", keywords(occupancy), {"counted": [-1]}, {"counted": [7]}),
+        ("length", keywords(occupancy), {"length": 1}, {"length": 2**70}),
+        ("query", keywords(occupancy), {"query": summary(count=[("state", 1), ("state", 0)])}),
+        ("query", keywords(occupancy), {"query": ONES.with_missing("drop-rows")}),
         ("difference, ratio", ordered, (VALUES, {}), (VALUES, {"ratio": 2, "difference": 1})),
         ("ratio", ordered, (VALUES, {"ratio": 0.5}), ({"a": -1.0, "b": 1.0}, {"ratio": 2})),
         ("close", ordered, (VALUES, {"ratio": 1.01})),
@@ -307,13 +335,14 @@ REFUSED = {
         ("2 rows", keywords(prevalence), {"value": "nobody"}),
         ("2 rows", lambda: drawn(TABLE.slice(0, 3))),
         ("number of rows", lambda: Scenario.from_volume(TABLE, query=CLIPPED_MEAN, up_to=100)),
-        ("history", keywords(attribute), {"history": TABLE, "mean": None, "cov": None}),
-        ("count or a rate", keywords(markov), {"query": summary(total=["wh"])}, {"query": MEAN}),
-        ("count or a rate", keywords(markov), {"query": summary(count={"wh": above(3)})}),
-        ("cells", keywords(markov), MANY_STATES),
+        ("no case in", keywords(from_history), {"bins": [-1e9, 50.0]}),
+        ("query of a row", keywords(from_history), {"query": MEAN}),
+        ("count or a rate", keywords(occupancy), {"query": summary(total=["wh"])}, {"query": MEAN}),
+        ("count or a rate", keywords(occupancy), {"query": summary(count={"wh": above(3)})}),
+        ("cells", keywords(occupancy), MANY_STATES),
     ],
     CalibrationError: [
-        ("guess", lambda claim: certify_release(prevalence(), claim), UNSLICED, TINY),
+        ("guess", lambda claim: certify_release(loaded(), claim), UNSLICED, TINY),
     ],
     TableError: [
         ("missing", lambda: worlds(TABLE, pa.table({"x": [40.0, None, 60.0]}))),

@@ -12,6 +12,7 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom, norm
 from tests.certificate.test_evidence import packed, parts_of, state
+from tests.row_moments import rows_of
 
 from pufferslice import (
     Certificate,
@@ -26,6 +27,7 @@ from pufferslice import (
 )
 from pufferslice.audit import audit_release
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.verdict import verdict
 from pufferslice.errors import (
     ArgumentError,
     CalibrationError,
@@ -34,15 +36,14 @@ from pufferslice.errors import (
     ScenarioError,
     TableError,
 )
-from pufferslice.noise.rows import (
-    least_covariance,
-    least_variances,
-    one_row_distance,
-)
+from pufferslice.noise.rows import least_covariance, least_variances
 from pufferslice.queries.features import feature_bits
 from pufferslice.releases.value import fitting_value
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.rows import Differing, share_differing, size_differing
+from pufferslice.sensitivity.person import row_distance
 from pufferslice.sensitivity.rows import RowDifference
+from pufferslice.sensitivity.sensitivity import distribution_pairs
 from pufferslice.sensitivity.whitening import Covariance
 
 GUESS = Guarantee.guess(at_most=0.64)
@@ -56,13 +57,17 @@ TABLE = pa.table(
 QUERY = queries.summary(mean=["age"], rate={"site": "a"}, clip={"age": (0, 100)})
 
 
+EARLIER = TABLE.slice(0)
+"""The same rows in another table: what is computed from them is the same."""
+
+
 def prevalence(table=TABLE, **options):
     settings = {"column": "ill", "value": "yes", "within": 0.1, "query": QUERY}
     return Scenario.from_prevalence(table, **(settings | options))
 
 
 def difference_of(scenario):
-    return RowDifference.of(*scenario.priors[0].distributions.values())
+    return RowDifference.of(*distribution_pairs(scenario))
 
 
 def user_covariance(certificate):
@@ -106,14 +111,14 @@ class TestKnownAnswers:
         )
         difference = difference_of(scenario)
         (scale,) = scenario.query.scales
-        assert difference.second_moment[0, 0] * scale**2 == pytest.approx(0.002875, rel=1e-6)
-        certificate = certify_release(held_out(scenario), GUESS)
+        assert difference.second_moments[0][0, 0] * scale**2 == pytest.approx(0.002875, rel=1e-6)
+        certificate = certify_release(held_out(scenario), GUESS, coupling="independent")
         (std,) = certificate.statement.noise.std_by_coordinate
         assert std == pytest.approx(0.0747910603440602, rel=1e-6)
 
     def test_guess_of_a_given_noise(self):
         # n = 100, D = 5, P(W = 1) = 1/5, noise 1/50: rho = 0.45, guess 0.631342161391791.
-        difference = RowDifference(shift=[0.2], spread=[[0.16]], spans=[1.0], counts=[5.0, 25.0])
+        difference = rows_of(shift=[0.2], spread=[[0.16]], spans=[1.0], counts=[5.0, 25.0])
         (rho,) = difference.mean_squares(Covariance(dim=1, std=100 / 50))
         assert rho == pytest.approx(0.45, rel=1e-6)
         assert ndtr(math.sqrt(rho) / 2) == pytest.approx(0.631342161391791, rel=1e-6)
@@ -209,7 +214,7 @@ class TestEnumeration:
 @pytest.mark.soundness
 class TestNoise:
     def test_the_stated_noise_meets_the_claim_by_another_formula(self):
-        certificate = certify_release(prevalence(), GUESS)
+        certificate = certify_release(prevalence(), GUESS, coupling="independent")
         ages, sites = np.array(TABLE["age"]), np.array(TABLE["site"]) == "a"
         rows = np.column_stack([ages, sites]).astype(float)
         ill = np.array(TABLE["ill"]) == "yes"
@@ -250,7 +255,8 @@ class TestNoise:
         certificate = certify_release(scenario, GUESS)
         scales = scenario.query.scales
         covariance = user_covariance(certificate) / np.outer(scales, scales)
-        assert one_row_distance(covariance, difference_of(scenario).spans) <= 1 + 1e-6
+        spans = difference_of(scenario).spans[None]
+        assert row_distance(covariance, 0 * spans, spans) <= 1 + 1e-6
         assert certificate.guess <= 0.64
         assert verify(certificate, scenario=scenario).holds
 
@@ -268,7 +274,8 @@ class TestNoise:
     def test_other_bounds_are_swept(self):
         sweep = what_if(prevalence(), GUESS, bounds=[0.6, 0.7])
         assert sweep.rows[0].noise_stds[0] > sweep.rows[1].noise_stds[0]
-        assert "epsilon" not in str(sweep)
+        assert all(row.unsliced_epsilon > 0 for row in sweep.rows)
+        assert sweep.rows[0].epsilon_at_delta < sweep.rows[1].epsilon_at_delta
 
 
 class TestRelease:
@@ -310,7 +317,7 @@ class TestRelease:
         assert "50" not in str(certificate.statement.scenario)
 
     def test_noise_of_the_released_rows_is_coarse_and_stated(self):
-        own, other = prevalence(), prevalence(moments_from=TABLE)
+        own, other = prevalence(), prevalence(moments_from=EARLIER)
         codes = certify_release(own, GUESS).statement.limits
         assert "noise-from-released-rows" in codes
         assert "noise-from-released-rows" not in certify_release(other, GUESS).statement.limits
@@ -372,7 +379,7 @@ class TestAttacks:
 
 class TestEvidence:
     def test_edited_moments_are_noticed(self):
-        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        certificate = certify_release(prevalence(moments_from=EARLIER), GUESS)
         evidence = certificate.evidence
         full = evidence.full
         smaller = attrs.evolve(full.differences, counts=full.differences.counts / 4)
@@ -382,9 +389,9 @@ class TestEvidence:
         assert not verify(forged).holds
 
     def test_sums_of_rows_have_no_slices(self):
-        evidence = certify_release(prevalence(moments_from=TABLE), GUESS).evidence
+        evidence = certify_release(prevalence(moments_from=EARLIER), GUESS).evidence
         parts = parts_of(evidence)
-        for name in ("shift", "spread", "spans", "counts"):
+        for name in ("means", "covs", "pairs", "counts", "squares", "low", "high"):
             parts[f"slices_{name}"] = parts[f"full_{name}"]
         parts |= {"directions": np.eye(2), "weights": np.ones(2) / 2}
         state(lambda facts: facts["differences"].update(slices="rows"))(parts)
@@ -393,10 +400,158 @@ class TestEvidence:
 
     def test_saved_and_proved(self, tmp_path):
         pytest.importorskip("flint")
-        certificate = certify_release(prevalence(moments_from=TABLE), GUESS)
+        certificate = certify_release(prevalence(moments_from=EARLIER), GUESS)
         certificate.save(tmp_path / "certificate.json")
         loaded = Certificate.load(tmp_path / "certificate.json")
         assert verify(loaded, rigorous=True).holds
+
+
+class TestSeveralKinds:
+    DIVIDED = pa.table(
+        {
+            "site": (["a"] * 12 + ["b"] * 18 + ["c"] * 20),
+            "age": [*range(20, 32), *range(30, 48), *range(50, 70)],
+        }
+    )
+    AGE = queries.summary(mean=["age"], clip={"age": (0, 100)})
+
+    def scenario(self, values, **options):
+        settings = {"column": "site", "values": values, "within": 0.1, "query": self.AGE}
+        return Scenario.from_prevalence(self.DIVIDED, source="held_out", **(settings | options))
+
+    def test_every_pair_of_kinds_is_a_constraint(self):
+        scenario = self.scenario(["a", "b"])
+        assert scenario.secrets == ("site = a", "site = b", "other values")
+        certificate = certify_release(scenario, GUESS)
+        (std,) = certificate.statement.noise.std_by_coordinate
+        ages = np.array(self.DIVIDED["age"])
+        kinds = [ages[:12], ages[12:30], ages[30:]]
+        needed = [
+            (25 * (x.mean() - y.mean()) ** 2 + 5 * (x.var() + y.var())) / 50**2
+            for x, y in itertools.combinations(kinds, 2)
+        ]
+        assert ndtr(math.sqrt(max(needed)) / std / 2) == pytest.approx(0.64, abs=1e-4)
+        assert verify(certificate, scenario=scenario).holds
+
+    def test_all_values_leave_no_others(self):
+        assert self.scenario(["a", "b", "c"]).secrets == ("site = a", "site = b", "site = c")
+
+    @pytest.mark.parametrize(
+        ("options", "error", "words"),
+        [
+            ({"values": ["a", queries.equals("a")]}, ScenarioError, "exclude each other"),
+            ({"values": "a"}, ArgumentError, "list of values"),
+            ({"value": "a"}, ArgumentError, "one of the two"),
+            ({"values": None}, ArgumentError, "one of the two"),
+            ({"prior": "draws"}, ArgumentError, "share of one value"),
+        ],
+    )
+    def test_refused(self, options, error, words):
+        with pytest.raises(error, match=words):
+            self.scenario(**({"values": ["a", "b"]} | options))
+
+
+class TestSupplier:
+    QUERY = queries.summary(total=["age"], count={"ill": "yes"}, clip={"age": (0, 100)})
+
+    def scenario(self, **options):
+        settings = {"column": "site", "value": "a", "up_to": 40, "ratio": 1.25}
+        settings |= {"query": self.QUERY, "moments_from": TABLE} | options
+        return Scenario.from_supplier(None, **settings)
+
+    def test_moments_are_those_of_their_rows(self):
+        scenario = self.scenario()
+        assert scenario.secret["n_differing"] == 8
+        certificate = certify_release(scenario, GUESS)
+        theirs = np.array(TABLE["site"]) == "a"
+        rows = np.column_stack([np.array(TABLE["age"]), np.array(TABLE["ill"]) == "yes"])[theirs]
+        mean, cov = rows.mean(axis=0), np.cov(rows.T.astype(float), bias=True)
+        moment = 64 * np.outer(mean, mean) + 8 * cov
+        rho = np.trace(np.linalg.solve(user_covariance(certificate), moment))
+        assert ndtr(math.sqrt(rho) / 2) == pytest.approx(0.64, abs=1e-4)
+        assert verify(certificate, scenario=scenario).holds
+
+    def test_the_number_of_rows_is_neither_checked_nor_stated(self, tmp_path):
+        scenario = self.scenario()
+        certificate = certify_release(scenario, GUESS)
+        for n_rows in (10, 50):
+            released = release(
+                scenario, TABLE.slice(0, n_rows), certificate, ledger=tmp_path / f"{n_rows}.ledger"
+            )
+            assert "n_rows" not in str(released.to_json())
+        assert "50" not in str(certificate.statement.scenario)
+
+    def test_a_misspelt_name_gets_a_hint(self):
+        table = pa.table({"site": ["acme"] * 20 + ["other"] * 20, "age": [*range(40)]})
+        query = queries.summary(total=["age"], clip={"age": (0, 100)})
+        with pytest.raises(ScenarioError, match="Did you mean 'acme'"):
+            Scenario.from_supplier(table, column="site", value="Acme", up_to=40, query=query)
+
+    def test_one_row_more_is_hidden_too(self):
+        person = certify_release(self.scenario(), GUESS).statement.one_person
+        assert 0 < person.epsilon < 20
+
+
+class TestStatement:
+    def test_what_scenarios_of_rows_add(self):
+        statement = certify_release(prevalence(moments_from=EARLIER), GUESS).statement
+        assert ndtr(math.sqrt(statement.mean_square) / 2) == pytest.approx(statement.guess)
+        assert statement.guess == statement.spent <= 0.64
+        assert statement.coupling.name.partition(":")[0] in {"independent", "cells"}
+        assert statement.one_person.delta == 1e-6
+        assert statement.one_person_given_noise is None
+        assert statement.not_stated == {}
+
+    def test_noise_from_the_released_rows_promises_nothing_to_a_person(self):
+        certificate = certify_release(prevalence(), GUESS)
+        statement = certificate.statement
+        assert statement.one_person is None
+        assert statement.one_person_given_noise.epsilon > 0
+        assert statement.not_stated == {"one_person": "noise-from-released-rows"}
+        assert "no promise" in str(certificate)
+
+    def test_other_scenarios_say_why_not(self):
+        worlds = {name: [[0.0], [shift]] for name, shift in (("a", 1.0), ("b", 2.0))}
+        worlds = {name: FiniteDistribution.uniform(rows) for name, rows in worlds.items()}
+        query = queries.summary(mean=["age"])
+        statement = certify_release(Scenario.from_worlds(worlds, query=query), GUESS).statement
+        assert statement.mean_square is statement.one_person is statement.coupling is None
+        assert statement.not_stated == dict.fromkeys(("mean_square", "one_person"), "not-of-rows")
+
+    @pytest.mark.parametrize("coupling", ["independent", "cells:site", "transport"])
+    def test_a_chosen_coupling(self, coupling):
+        scenario = prevalence(moments_from=EARLIER)
+        certificate = certify_release(scenario, GUESS, coupling=coupling)
+        assert certificate.statement.coupling.name == coupling
+        assert certificate.guess <= 0.64
+        assert verify(certificate, scenario=scenario).holds
+        least = certify_release(scenario, GUESS)
+        if coupling != "transport":
+            assert (
+                certificate.statement.noise.std_by_coordinate[0]
+                >= least.statement.noise.std_by_coordinate[0] * 0.8
+            )
+
+
+class TestRowsAtHand:
+    def test_rows_that_need_more_noise_are_shown_to_their_holder(self):
+        shifted = TABLE.set_column(1, "age", pa.array([*range(70, 90), *range(20, 50)]))
+        earlier = prevalence(shifted, moments_from=TABLE)
+        judged = verdict(certify_release(earlier, GUESS))
+        assert judged.current_guess > 0.66
+        assert "more noise" in judged.current_sentence
+        assert "rows at hand" not in str(certify_release(earlier, GUESS))
+
+    def test_the_same_rows_need_no_more(self):
+        certificate = certify_release(prevalence(moments_from=EARLIER), GUESS)
+        judged = verdict(certificate)
+        assert judged.current_guess == pytest.approx(certificate.guess, abs=1e-4)
+        assert judged.current_sentence == ""
+
+    def test_rows_that_cannot_be_compared_are_not(self):
+        one_kind = TABLE.set_column(0, "ill", pa.array(["no"] * 50))
+        certificate = certify_release(prevalence(one_kind, moments_from=TABLE), GUESS)
+        assert verdict(certificate).current_guess is None
 
 
 CHAIN = [[0.9, 0.1], [0.2, 0.8]]
@@ -407,11 +562,17 @@ COUNT = queries.summary(count={"site": "a"})
 
 def moments(**changes):
     settings = {"shift": [0.2], "spread": [[0.16]], "spans": [1.0], "counts": [5.0, 25.0]}
-    return RowDifference(**(settings | changes))
+    return rows_of(**(settings | changes))
+
+
+def home():
+    loads = pa.table({"state": [0, 1] * 5, "kwh": range(10)})
+    query = queries.summary(total=["kwh"], clip={"kwh": (0, 9)})
+    return Scenario.from_occupancy(CHAIN, length=12, positions=[5], query=query, loads=loads)
 
 
 def markov(query):
-    return Scenario.from_markov_chain(CHAIN, length=12, positions=[5], query=query)
+    return Scenario.from_occupancy(CHAIN, length=12, positions=[5], query=query)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +580,7 @@ def markov(query):
     [
         (
             lambda: Guarantee.unsliced(order=4, epsilon=1.0).least_noise(
-                certify_release(prevalence(), GUESS).evidence
+                certify_release(home(), GUESS).evidence
             ),
             CalibrationError,
             "noise",
@@ -434,7 +595,7 @@ def markov(query):
         ),
         (
             lambda: certify_release(
-                prevalence(moments_from=TABLE, within=0.02),
+                prevalence(moments_from=EARLIER, within=0.02),
                 Guarantee.guess(at_most=0.999),
                 accuracy={"mean(age)": 0.5},
             ),
@@ -442,6 +603,12 @@ def markov(query):
             "one row",
         ),
         (lambda: prevalence(None, n_rows=10), ArgumentError, "moments_from"),
+        (lambda: prevalence(TABLE, moments_from=TABLE), ArgumentError, "moments_from"),
+        (
+            lambda: Scenario.from_volume(TABLE, query=COUNT, up_to=99, moments_from=TABLE),
+            ArgumentError,
+            "moments_from",
+        ),
         (
             lambda: Scenario.from_volume(TABLE, query=COUNT, up_to=5, ratio=1.01),
             ArgumentError,
@@ -472,7 +639,7 @@ def markov(query):
             ReleaseError,
             "no sums over rows",
         ),
-        (lambda: moments(spans=[-1.0]).check(), ArgumentError, "finite"),
+        (lambda: moments(counts=[math.inf, 25.0]).check(), ArgumentError, "finite"),
         (lambda: moments(shift=[2.0]).check(), ArgumentError, "within the public ranges"),
     ],
 )

@@ -204,7 +204,7 @@ def test_with_prior():
         ("two", "held_out"),
     ]
     assert len(both.instances) == 6
-    assert both.key() == one.key()
+    assert both.ledger_keys() == one.ledger_keys()
 
 
 def test_worlds_can_be_held_under_several_gaussian_priors():
@@ -236,13 +236,6 @@ def test_repr_and_description_show_no_data(distribution):
         assert number not in public
     for value in COLUMNS["pay"]:
         assert str(value) not in public
-
-
-def test_the_key_is_of_the_secret_alone():
-    groups = Scenario.from_groups(TABLE, secret="race", query=MEAN)
-    records = Scenario.from_records(TABLE, secret="race", query=ROW, pairs=[("A", "B")])
-    assert groups.key() == records.key()
-    assert groups.key() != Scenario.from_groups(TABLE, secret="sex", query=MEAN).key()
 
 
 @pytest.mark.parametrize("change", [1e-9, -1e-9])

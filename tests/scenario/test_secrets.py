@@ -3,7 +3,14 @@ import pyarrow as pa
 import pytest
 
 from pufferslice.data.frames import frame_of
-from pufferslice.scenario.secrets import Bins, BinSecret, ColumnSecret, secret_columns, secret_rule
+from pufferslice.scenario.secrets import (
+    Bins,
+    BinSecret,
+    ColumnSecret,
+    EdgeSecret,
+    secret_columns,
+    secret_rule,
+)
 
 
 def test_labels_of_one_and_of_several_columns():
@@ -21,6 +28,7 @@ def test_labels_of_one_and_of_several_columns():
         (["sex", "race"], ("sex", "race")),
         (("race",), ("race",)),
         (Bins(column="G3", quantiles=5), ("G3",)),
+        (Bins(column="G3", edges=[10]), ("G3",)),
     ],
 )
 def test_columns_that_a_secret_reads(secret, columns):
@@ -55,3 +63,13 @@ def test_edges_are_data_and_stay_out_of_sight():
     rule = secret_rule(Bins(column="x", quantiles=2), [frame_of(pa.table({"x": [0.0, 12.25]}))])
     assert rule.description() == {"columns": ["x"], "quantiles": 2}
     assert "6.125" not in repr(rule)
+
+
+def test_bins_between_public_edges_by_hand():
+    """A value on an edge is of the upper bin; the edges do not depend on the rows."""
+    rule = secret_rule(Bins(column="x", edges=[0, 2.5]), [])
+    assert rule == EdgeSecret(column="x", edges=(0.0, 2.5))
+    assert rule.names == ("x < 0", "0 <= x < 2.5", "x >= 2.5")
+    frame = frame_of(pa.table({"x": [-1e9, -0.5, 0.0, 2.4, 2.5, 1e9]}))
+    assert rule.labels(frame).tolist() == [name for name in rule.names for _ in range(2)]
+    assert rule.description() == {"columns": ["x"], "edges": [0.0, 2.5]}

@@ -8,9 +8,12 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from pufferslice._core.files import CONFIDENTIAL, ROOM, check_local, check_regular, write_first
 from pufferslice.errors import StorageError
+
+_OPTIONS: Final = "mode=rw"
 
 
 def make_database(
@@ -63,8 +66,13 @@ def open_database(path: str | os.PathLike[str], **options: object) -> sqlite3.Co
             "it is damaged: it has 0 bytes, so what was recorded in it is lost. Restore a copy; "
             "remove it only if nothing was ever recorded in it"
         )
-    # SQLite would make a file of 0 bytes if this one went away meanwhile.
-    return sqlite3.connect(f"{target.as_uri()}?mode=rw", uri=True, **options)  # type: ignore[call-overload,no-any-return]
+    return sqlite3.connect(database_uri(target), uri=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def database_uri(path: str | os.PathLike[str]) -> str:
+    """Return the address at which SQLite opens an existing file."""
+    # It would make a file of 0 bytes if this one went away meanwhile.
+    return f"{Path(os.path.realpath(path)).as_uri()}?{_OPTIONS}"
 
 
 def _drop_name_it_was_made_under(target: Path) -> None:

@@ -3,6 +3,7 @@
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import io
@@ -176,12 +177,50 @@ def write_first(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) 
     _flush_folder(target.parent)
 
 
+def append_line(path: str | os.PathLike[str], line: bytes, mode: int = OPEN) -> None:
+    """Append a line to a file of lines, made if there is none, unless it has that line already.
+
+    The line is on the disk when this returns. One that a killed process left unfinished is removed.
+    """
+    target = _target_of(path)
+    try:
+        is_new = not target.exists()
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT, mode)
+        with os.fdopen(descriptor, "r+b") as file:
+            with contextlib.suppress(OSError):  # a disk without such locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            lines = file.read().split(b"\n")
+            size = file.tell() - len(lines.pop())
+            if line not in lines:
+                try:
+                    file.seek(size)
+                    file.truncate()
+                    file.write(line + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError:
+                    os.ftruncate(file.fileno(), size)
+                    raise
+    except OSError as error:
+        raise _cannot("write", target, error) from error
+    if is_new:
+        _flush_folder(target.parent)
+
+
 def check_new(path: str | os.PathLike[str]) -> None:
     """Check that a file can be made at `path`: its name is free and its folder takes files."""
     target = Path(path)
     if os.path.lexists(target):  # also a link to nothing
         raise _cannot("write", target, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
-    probe = _name_beside(target)
+    _probe(_name_beside(target), target)
+
+
+def check_writable(folder: str | os.PathLike[str]) -> None:
+    """Check that a folder takes files, by an empty one that is removed again."""
+    _probe(_name_beside(Path(folder) / PROBE), Path(folder))
+
+
+def _probe(probe: Path, target: Path) -> None:
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CONFIDENTIAL))
         probe.unlink()

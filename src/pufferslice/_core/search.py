@@ -32,16 +32,19 @@ _MAX_STEPS: Final = 400
 _MOST_STEPS: Final = 150
 
 
-def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float) -> float:
+def smallest_safe(
+    cost: Callable[[float], float], limit: float, *, start: float, factor: float = 2.0
+) -> float:
     """Smallest x > 0, up to `RELATIVE_WIDTH`, with `cost(x) <= limit`.
 
+    `factor` is how far the start may be from it, roughly.
     Guarantee: `cost(result) <= limit` was evaluated and held.
     Needs: `cost` does not increase in x (it may be infinite for small x).
 
     >>> smallest_safe(lambda x: 8 / x**2, 2.0, start=1.0)
     2.0
     """
-    unsafe, safe = _bracket(cost, limit, start)
+    unsafe, safe = _bracket(cost, limit, start, factor)
     values = (cost(unsafe), cost(safe))
     for step in range(_MAX_STEPS):
         if safe <= unsafe * (1 + RELATIVE_WIDTH):
@@ -119,10 +122,12 @@ def raise_until(holds: Callable[[float], bool], value: float) -> float:
     return value
 
 
-def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tuple[float, float]:
+def _bracket(
+    cost: Callable[[float], float], limit: float, start: float, first: float = 2.0
+) -> tuple[float, float]:
     """An unsafe and a safe point, one below the other."""
     low = high = min(max(start, _SMALLEST * 4), LARGEST / 4)
-    factor = 2.0
+    factor = first
     while not cost(high) <= limit:
         if not high < LARGEST:
             raise CalibrationError(
@@ -131,7 +136,7 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
             )
         low, high = high, min(high * factor, LARGEST)
         factor *= factor
-    factor = 2.0
+    factor = first
     while cost(low) <= limit:
         if not low > _SMALLEST:
             raise CalibrationError(

@@ -12,19 +12,13 @@ from pufferslice.audit.membership import (
     offline_likelihood_ratio_scores,
     roc_auc,
 )
+from pufferslice.audit.outputs import Outputs, draw_outputs, supplied_outputs
 from pufferslice.audit.property import (
     Probes,
     PropertyAudit,
     audit_property,
 )
-from pufferslice.audit.release import (
-    Audit,
-    Outputs,
-    audit_outputs,
-    audit_release,
-    draw_outputs,
-    supplied_outputs,
-)
+from pufferslice.audit.release import Audit, audit_outputs, audit_release
 from pufferslice.audit.training import (
     TrainingRuns,
     audit_training,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit of a static certificate: outputs, attacks, and a verdict on every claim."""
 
-import io
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, final
@@ -11,18 +9,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice._core.arrays import Floats, Integers, arrays_in, locked
-from pufferslice._core.checks import check_between, check_count, check_finite, is_a
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_between, check_count, is_a
 from pufferslice._core.display import Shown
-from pufferslice._core.files import (
-    CONFIDENTIAL,
-    canonical_json,
-    parsed_json,
-    read_bytes,
-    write_whole,
-)
 from pufferslice._core.numbers import at_most, in_full, percent_at_most
-from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
+from pufferslice._core.sampler import Noise, OperatingSystemNoise
 from pufferslice._core.text import listed, quoted
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit.divergence import (
@@ -52,13 +43,24 @@ from pufferslice.audit.inference import (
     whitened_prior,
 )
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
+from pufferslice.audit.outputs import Outputs, check_array, check_scenario, draw_outputs, noisy
+from pufferslice.audit.tables import (
+    Experiment,
+    coupled_sums,
+    discriminant,
+    experiments_of,
+    farthest_rows,
+    gaussian_of,
+    row_kinds,
+    simulated,
+    some_of,
+)
 from pufferslice.audit.verdict import NEVER_PROVES, Verdict, json_values
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.files import read_audit
 from pufferslice.claims import Claim
 from pufferslice.claims.views import best_views
-from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
-from pufferslice.releases.release import quantised
+from pufferslice.errors import ArgumentError, escaped
 from pufferslice.scenario.distributions import Distribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
@@ -72,20 +74,19 @@ from pufferslice.sensitivity.profiles import (
 )
 from pufferslice.sensitivity.whitening import Shape
 
-FORMAT: Final = "pufferslice-outputs"
-VERSION: Final = 1
-
 AUDIT_FORMAT: Final = "pufferslice-audit"
 AUDIT_VERSION: Final = 5
-
-LARGEST_RATIO: Final = 2**18
-"""Largest distance from the centre in noise standard deviations: integers of 64 bits."""
 
 _SPHERE_CAP: Final = 8.0
 """Cap of divergences along drawn directions, in multiples of the claim."""
 
 STATED: Final = "the mean difference over the stated covariance"
 RATIO: Final = "the likelihood ratio"
+LINEAR: Final = "the linear discriminant of simulated tables"
+QUADRATIC: Final = "the quadratic discriminant of simulated tables"
+SIMULATED: Final = "the likelihood of simulated tables"
+BOTH_TABLES: Final = "the likelihood of both candidate tables"
+ONE_ROW: Final = "the difference of two rows"
 
 _MOST_RATIOS: Final = 2**23
 """Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
@@ -94,195 +95,17 @@ _NOISE_PARTS: Final = 1000
 """Parts of the failure probability, of which one is for the stated noise. Its test is tight, so it
 would use all that it gets, while bounds on divergences stay far below the truth."""
 
+_KNOWN_PARTS: Final = 8
+"""Parts of the failure probability, of which one is for readers of both candidate tables, and one
+for one person."""
+
 _SHUFFLE: Final = 2**31
 _DIRECTIONS: Final = _SHUFFLE + 1
+_SIMULATION: Final = _SHUFFLE + 2
+_CANDIDATES: Final = _SHUFFLE + 3
 """Seeds of their own: the streams of the distributions are numbered from 0."""
 _N_DIRECTIONS: Final = 1_000
 """Number of directions that are drawn to test a claim along the whole sphere."""
-
-_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class Outputs:
-    """Independent outputs of one mechanism under every prior and secret.
-
-    Confidential: the mean of many outputs is close to the query itself.
-    """
-
-    certificate: str
-    """Digest of the certificate of the mechanism."""
-    values: Mapping[str, Mapping[str, Floats]]
-    """Outputs by prior and secret, in scaled coordinates, shape (n, dim)."""
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of outputs under the secret that has fewest."""
-        return min(len(array) for secrets in self.values.values() for array in secrets.values())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a compressed numpy archive, whole, readable by its owner only."""
-        names = [[prior, secret] for prior, secrets in self.values.items() for secret in secrets]
-        facts = {
-            "format": FORMAT,
-            "version": VERSION,
-            "certificate": self.certificate,
-            "names": names,
-        }
-        arrays: dict[str, Any] = {
-            f"values_{index}": self.values[prior][secret]
-            for index, (prior, secret) in enumerate(names)
-        }
-        file = io.BytesIO()
-        packed = np.frombuffer(canonical_json(facts), dtype=np.uint8)
-        np.savez_compressed(file, facts=packed, **arrays)
-        write_whole(path, file.getvalue(), CONFIDENTIAL)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Outputs":
-        """Read a file of `save`."""
-        content = read_bytes(path, "archive")
-        try:
-            arrays = arrays_in(content)
-            facts = parsed_json(arrays["facts"].tobytes())
-            if facts["format"] != FORMAT or facts["version"] != VERSION:
-                raise ValueError(facts["format"])
-            values: dict[str, dict[str, Floats]] = {}
-            for index, (prior, secret) in enumerate(facts["names"]):
-                values.setdefault(prior, {})[secret] = locked(arrays[f"values_{index}"])
-            return cls(certificate=str(facts["certificate"]), values=values)
-        except _UNREADABLE as error:
-            raise TableError(
-                f"{str(path)!r} does not hold outputs; write them with Outputs.save"
-            ) from error
-
-    def __repr__(self) -> str:
-        return f"Outputs(certificate='{self.certificate[:12]}…', n_outputs={self.n_outputs})"
-
-
-def draw_outputs(
-    scenario: Scenario,
-    certificate: Certificate,
-    n_outputs: int,
-    *,
-    seed: int,
-    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
-) -> Outputs:
-    """Fresh outputs under every prior and secret, each as from one release.
-
-    A value is drawn from the distribution, whitened and put on the grid by the functions that a
-    release uses, noise is added in integers, and the sum is mapped back. `seed` is that of the
-    values, not of the noise.
-
-    Needs: distributions that can be drawn from. Values of sampled priors are drawn from the sample:
-    the bands around a sample contain the sample, so the claim covers it.
-    """
-    check_count(1, n_outputs=n_outputs)
-    check_count(0, seed=seed)
-    check_scenario(scenario, certificate)
-    query, noise_std, shape = scenario.query, certificate.noise_std, certificate.shape
-    places = [(prior, secret) for prior in scenario.priors for secret in prior.distributions]
-    # One call, because a seeded test generator starts the same stream again at every call.
-    size = len(places) * n_outputs * query.dim
-    draws = noise.draw(size if noise_std else 0).reshape(-1, n_outputs, query.dim)
-    values: dict[str, dict[str, Floats]] = {}
-    for index, (prior, secret) in enumerate(places):
-        rng = np.random.default_rng([seed, index])
-        atoms, where = prior.distributions[secret].draw(n_outputs, rng=rng)
-        drawn = atoms[where]
-        if noise_std:
-            used, back = np.unique(where, return_inverse=True)
-            whole = quantised_rows(atoms[used], query.center, noise_std, shape)
-            grid = whole[back] + draws[index]
-            if shape is None:
-                drawn = query.center + grid * (noise_std / SIGMA_INT)
-            else:
-                # Wide, because what is small in one direction is a difference of what is large.
-                noisy = grid.astype(np.longdouble) * (np.longdouble(noise_std) / SIGMA_INT)
-                drawn = (query.center + noisy @ shape.coloring.T).astype(np.float64)
-        values.setdefault(prior.name, {})[secret] = locked(drawn)
-    return Outputs(certificate=certificate.digest, values=values)
-
-
-def supplied_outputs(
-    scenario: Scenario, certificate: Certificate, released: Mapping[str, Any]
-) -> Outputs:
-    """Outputs from elsewhere, by secret, in the user's units, shape (n, dim) each.
-
-    With several priors, `released` maps the name of each prior to such a mapping.
-
-    Needs: independent outputs of the mechanism that `certificate` is about.
-    """
-    check_scenario(scenario, certificate)
-    alone = len(scenario.priors) == 1
-    by_prior = {scenario.priors[0].name: released} if alone else released
-    values: dict[str, dict[str, Floats]] = {}
-    for prior in scenario.priors:
-        arrays = by_prior.get(prior.name, {})
-        absent = [secret for secret in prior.distributions if secret not in arrays]
-        unknown = [secret for secret in arrays if secret not in prior.distributions]
-        if absent or unknown:
-            raise ArgumentError(
-                f"outputs must be given for every secret of prior {quoted(prior.name)} and no "
-                f"other; absent: {listed(absent) or 'none'}, unknown: {listed(unknown) or 'none'}"
-            )
-        values[prior.name] = {}
-        for secret, array in arrays.items():
-            numbers = locked(array)
-            _check_array(numbers, scenario.dim)
-            values[prior.name][secret] = locked(numbers / scenario.query.scales)
-    return Outputs(certificate=certificate.digest, values=values)
-
-
-def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
-    """Raise unless the certificate is of a release of this scenario."""
-    if certificate.workflow != "release":
-        raise ArgumentError(
-            "this certificate is of a training run, which has no distributions to draw from; "
-            "audit it in Python, with audit_training"
-        )
-    evidence = certificate.evidence
-    other = (
-        evidence is not None
-        and evidence.confidential["distributions_digest"] != scenario.distributions_digest()
-    )
-    if other or certificate.released.scenario.to_json() != scenario.description():
-        raise ScenarioError(
-            "the certificate was issued for another scenario; audit it with the scenario that was "
-            "certified, or certify this one"
-        )
-
-
-def quantised_rows(
-    values: Floats, center: Floats, noise_std: float, shape: Shape | None = None
-) -> Integers:
-    """`quantised` of every row, the same integers; it is called only for rows close to a tie."""
-    if shape is None:
-        wide = values.astype(np.longdouble) - center.astype(np.longdouble)
-    else:
-        wide = shape.whitened(values, center).astype(np.longdouble)
-    if not float(np.abs(wide).max()) < LARGEST_RATIO * noise_std:
-        raise ScenarioError(
-            f"the distributions reach farther than {LARGEST_RATIO} noise standard deviations from "
-            "the public centre of the query; audits draw in 64 bits. Centre the query with a "
-            "range"
-        )
-    steps = wide * SIGMA_INT / np.longdouble(noise_std)
-    grid = np.rint(steps)
-    # Three roundings, each of at most half an eps.
-    error = np.abs(steps) * (2 * np.finfo(np.longdouble).eps)
-    unsure = (np.abs(steps - grid) + error >= 0.5).any(axis=1)
-    result: Integers = grid.astype(np.int64)
-    for row in np.flatnonzero(unsure):
-        result[row] = quantised(values[row], center, noise_std, shape)
-    return result
-
-
-def _check_array(array: Floats, dim: int) -> None:
-    if array.ndim != 2 or array.shape[1] != dim or not len(array):
-        raise ArgumentError(f"outputs must have shape (n, {dim}), n at least 1; got {array.shape}")
-    check_finite(outputs=array)
 
 
 @final
@@ -381,21 +204,147 @@ def audit_release(
 ) -> Audit:
     """Draw fresh outputs as releases would, and try to refute what the certificate states.
 
-    `profile` has the slices of a sliced claim; a claim about the whole output needs none.
+    `profile` has the slices of a sliced claim; a claim about the whole output needs none. Of
+    scenarios of rows, real tables are drawn; their readers know all other rows, or none, or hold
+    both candidate tables, and what is stated of one person is tried on two real rows.
 
     Guarantee: that of `Audit`. `seed` is that of the values drawn from the distributions and of the
     pilot, never of the noise.
     """
     _slices(profile, certificate, seed)
+    check_between(0, 1, confidence=confidence)
     outputs = draw_outputs(scenario, certificate, n_outputs, seed=seed, noise=noise)
-    return audit_outputs(
+    share = split(1 - confidence, _KNOWN_PARTS)
+    settings: dict[str, Any] = {"n_outputs": n_outputs, "seed": seed, "noise": noise}
+    known = [
+        audit_known(scenario, certificate, confidence=1 - share, **settings)
+        for audit_known in _audits_of_knowledge(scenario, certificate)
+    ]
+    audit = audit_outputs(
         scenario,
         profile,
         certificate,
         outputs,
-        confidence=confidence,
+        confidence=confidence + len(known) * share,
         seed=seed,
         progress=progress,
+    )
+    return attrs.evolve(audit, confidence=confidence, verdicts=(*audit.verdicts, *known))
+
+
+def _audits_of_knowledge(
+    scenario: Scenario, certificate: Certificate
+) -> list[Callable[..., Verdict]]:
+    """Audits of readers who know more than an output: both tables, or all rows but one."""
+    statement = certificate.released
+    if not (row_kinds(scenario) and certificate.noise_std):
+        return []
+    person = statement.one_person or statement.one_person_given_noise
+    both = [] if statement.guess is None else [_audit_both_tables]
+    return [*both, *([] if person is None else [_audit_one_person])]
+
+
+def _audit_both_tables(
+    scenario: Scenario,
+    certificate: Certificate,
+    *,
+    n_outputs: int,
+    confidence: float,
+    seed: int,
+    noise: Noise,
+) -> Verdict:
+    """Guess which of two candidate tables was released, both of them known.
+
+    Rows meet as the certificate states: then it bounds right guesses of this reader, too.
+    """
+    statement, kinds = certificate.released, row_kinds(scenario)
+    shape, center, (prior,) = certificate.shape, scenario.query.center, scenario.priors
+    coupling = "" if statement.coupling is None else statement.coupling.name
+    tables = [
+        coupled_sums(
+            kinds,
+            pair,
+            n_outputs,
+            coupling=coupling,
+            shape=shape,
+            rng=np.random.default_rng([seed, _CANDIDATES, number, world]),
+        )
+        for number, pair in enumerate(scenario.pairs)
+        for world in range(2)
+    ]
+    sizes = [len(first) for first, _ in tables]
+    # One call, because a seeded test generator starts the same stream again at every call.
+    draws = noise.draw(sum(sizes) * scenario.dim).reshape(-1, scenario.dim)
+    scores = []
+    for place, (both, own) in enumerate(
+        zip(tables, np.split(draws, np.cumsum(sizes)[:-1]), strict=True)
+    ):
+        released = noisy(both[place % 2], np.arange(len(own)), own, center, certificate)
+        first, second, output = (_white(each, center, shape) for each in (*both, released))
+        towards_first = ((output - (first + second) / 2) * (first - second)).sum(axis=1)
+        scores.append(np.sign(towards_first)[:, None])
+    rng = np.random.default_rng([seed, _SHUFFLE])
+    comparisons = [
+        comparison
+        for number, pair in enumerate(scenario.pairs)
+        for comparison in both_orders(
+            prior.name,
+            {
+                secret: SplitOutputs.of(scores[2 * number + world], rng=rng)
+                for world, secret in enumerate(pair)
+            },
+            [pair],
+        )
+    ]
+    share = percent_at_most(float(statement.guess or 1.0)).replace("\u00a0", " ")
+    words = (
+        f"right guesses of someone who holds both candidate tables ({coupling}), at most {share}"
+    )
+    lines = Lines(np.ones((1, 1)), [BOTH_TABLES])
+    return audit_lines(
+        [(comparison, lines) for comparison in comparisons],
+        guess_test(),
+        Claimed(words, "guess", float(statement.guess or 1.0)),
+        confidence=confidence,
+    )
+
+
+def _audit_one_person(
+    scenario: Scenario,
+    certificate: Certificate,
+    *,
+    n_outputs: int,
+    confidence: float,
+    seed: int,
+    noise: Noise,
+) -> Verdict:
+    """Tell one row from another where all others are known: two real rows that are far apart."""
+    statement, shape, center = certificate.released, certificate.shape, scenario.query.center
+    person = statement.one_person or statement.one_person_given_noise
+    epsilon, delta = (0.0, 1.0) if person is None else (person.epsilon, person.delta)
+    rows = farthest_rows(row_kinds(scenario), shape)
+    draws = noise.draw(2 * n_outputs * scenario.dim).reshape(2, n_outputs, scenario.dim)
+    rng = np.random.default_rng([seed, _SHUFFLE])
+    outputs = {
+        name: SplitOutputs.of(
+            noisy(row[None], np.zeros(n_outputs, dtype=np.int64), own, center, certificate), rng=rng
+        )
+        for name, row, own in zip(("one row", "another row"), rows, draws, strict=True)
+    }
+    first, second = (_white(row[None], center, shape)[0] for row in rows)
+    white = partial(_white, center=center, shape=shape)
+    lines = Lines(_unit(first - second)[None], [ONE_ROW], None, white)
+    words = f"one person: ({at_most(epsilon)}, {in_full(delta)})"
+    return audit_lines(
+        [
+            (comparison, lines)
+            for comparison in both_orders(
+                scenario.priors[0].name, outputs, [("one row", "another row")]
+            )
+        ],
+        epsilon_test(delta),
+        Claimed(words, "epsilon", epsilon),
+        confidence=confidence,
     )
 
 
@@ -427,7 +376,8 @@ def audit_outputs(
     n_questions = len(questions) + (noise_std > 0)
     noise_share = split(1 - confidence, _NOISE_PARTS) if noise_std > 0 else 0.0
     share = split(1 - confidence - noise_share, len(questions))
-    parts = _parts(scenario, outputs, np.random.default_rng([seed, _SHUFFLE]))
+    experiments = {each.name: each for each in experiments_of(scenario)}
+    parts = _parts(scenario, experiments, outputs, np.random.default_rng([seed, _SHUFFLE]))
     comparisons = [
         comparison
         for prior, secrets in parts.items()
@@ -438,8 +388,11 @@ def audit_outputs(
         for prior in scenario.priors
         if noise_std > 0 and all(d.mean is not None for d in prior.distributions.values())
     }
-    lines = _lines(scenario, comparisons, shape)
-    lines += _ratio_lines(scenario, comparisons, certificate, beliefs)
+    lines = _lines(scenario, experiments, comparisons, shape)
+    if scenario.prior_kind == "rows":
+        lines += _simulated_lines(experiments, comparisons, certificate, center, seed)
+    else:
+        lines += _ratio_lines(scenario, comparisons, certificate, beliefs)
     verdicts = []
     for done, (test, claimed, aggregation) in enumerate(questions):
         progress(done, n_questions)
@@ -562,27 +515,34 @@ def _approximate_question(
 
 
 def _parts(
-    scenario: Scenario, outputs: Outputs, rng: np.random.Generator
+    scenario: Scenario,
+    experiments: Mapping[str, Experiment],
+    outputs: Outputs,
+    rng: np.random.Generator,
 ) -> dict[str, dict[str, SplitOutputs]]:
-    """The outputs of every prior and secret, checked and split."""
+    """The outputs of every prior and secret, and of other experiments, checked and split."""
     parts = {}
-    for prior in scenario.priors:
-        arrays = outputs.values.get(prior.name, {})
-        for secret in prior.distributions:
+    for name, experiment in experiments.items():
+        arrays = outputs.values.get(name, {})
+        if not arrays and experiment.most is not None:  # outputs from elsewhere have none of these
+            continue
+        for secret in experiment.prior.distributions:
             if secret not in arrays:
-                name = quoted(prior.name)
                 raise ArgumentError(
-                    f"there are no outputs under prior {name} and secret {quoted(secret)}"
+                    f"there are no outputs under prior {quoted(name)} and secret {quoted(secret)}"
                 )
-            _check_array(arrays[secret], scenario.dim)
-        parts[prior.name] = {
+            check_array(arrays[secret], scenario.dim)
+        parts[name] = {
             secret: SplitOutputs.of(values, rng=rng) for secret, values in arrays.items()
         }
     return parts
 
 
 def _lines(
-    scenario: Scenario, comparisons: Sequence[Comparison], shape: Shape | None
+    scenario: Scenario,
+    experiments: Mapping[str, Experiment],
+    comparisons: Sequence[Comparison],
+    shape: Shape | None,
 ) -> list[tuple[Comparison, Lines]]:
     r"""Axes, the difference of the means where it is known, and the lines of the pilot.
 
@@ -595,10 +555,10 @@ def _lines(
         is_outside = outside_of(pilot)
         return lambda outputs: is_outside(white(outputs))
 
-    distributions = {prior.name: prior.distributions for prior in scenario.priors}
     candidates = []
     for comparison in comparisons:
-        first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
+        distributions = experiments[comparison.prior].prior.distributions
+        first, second = (distributions[secret] for secret in comparison.pair)
         directions = [*np.eye(scenario.dim)]
         names = [f"axis {name}" for name in scenario.query.names]
         shift = first.mean - second.mean
@@ -648,6 +608,46 @@ def _ratio_lines(
         if sizes != [1, 1] and sum(sizes) * comparison.n_outputs <= _MOST_RATIOS:
             line = Lines(np.ones((1, 1)), [RATIO], None, partial(ratios, pair=pair))
             candidates.append((comparison, line))
+    return candidates
+
+
+def _simulated_lines(
+    experiments: Mapping[str, Experiment],
+    comparisons: Sequence[Comparison],
+    certificate: Certificate,
+    center: Floats,
+    seed: int,
+) -> list[tuple[Comparison, Lines]]:
+    """Discriminants of tables that the attacker draws, and their likelihood under the noise."""
+    noise_std = certificate.noise_std
+    white = partial(_white, center=center, shape=certificate.shape)
+
+    def ratios(outputs: Floats, pair: Sequence[Distribution]) -> Floats:
+        scores = likelihood_scores(white(outputs), pair, noise_std)
+        return scores[:, :1] - scores[:, 1:]
+
+    drawn = {
+        name: {
+            secret: white(values)
+            for secret, values in simulated(each, seed=[seed, _SIMULATION, number]).items()
+        }
+        for number, (name, each) in enumerate(experiments.items())
+        if any(comparison.prior == name for comparison in comparisons)
+    }
+    candidates = []
+    for comparison in comparisons:
+        first, second = (drawn[comparison.prior][secret] for secret in comparison.pair)
+        direction = discriminant(first, second, noise_std)
+        if direction.any():
+            lines = Lines(_unit(direction)[None], [LINEAR], None, white)
+            candidates.append((comparison, lines))
+        pairs: dict[str, Sequence[Distribution]] = {
+            QUADRATIC: [gaussian_of(first), gaussian_of(second)],
+            SIMULATED: [some_of(values, comparison.n_outputs) for values in (first, second)],
+        }
+        for name, pair in pairs.items():
+            lines = Lines(np.ones((1, 1)), [name], None, partial(ratios, pair=pair))
+            candidates.append((comparison, lines))
     return candidates
 
 

@@ -17,7 +17,8 @@ from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_between, check_count
 from pufferslice._core.search import smallest_safe
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.markov import state_counts, stationary
+from pufferslice.scenario.chains import stationary
+from pufferslice.scenario.markov import state_counts
 from pufferslice.sensitivity.renyi import gaussian_delta
 
 _EPSILONS: Final = (1e-6, 100.0)
@@ -47,7 +48,7 @@ def markov_noise(
 ) -> MarkovNoise:
     """Noise of each mechanism on the count of state 1 over `length` steps of a stationary chain.
 
-    Every position is protected. For comparison only: `Scenario.from_markov_chain` certifies.
+    Every position is protected. For comparison only: `Scenario.from_occupancy` certifies.
 
     >>> noise = markov_noise([[0.5, 0.5], [0.5, 0.5]], length=4, epsilon=1.0, delta=1e-5)
     >>> round(noise.quilt, 3), round(noise.group, 3)

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificate: a public statement, its digest, maybe a signature, and the evidence beside it."""
 
+import io
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, TypeAlias, final
 
 import attrs
+import numpy as np
 
+from pufferslice._core.arrays import Floats, arrays_in, locked
 from pufferslice._core.display import Shown
 from pufferslice._core.files import (
     CONFIDENTIAL,
@@ -26,7 +30,7 @@ from pufferslice.certificate.files import read_certificate
 from pufferslice.certificate.statement import ReleaseStatement, Statement, TrainingStatement
 from pufferslice.certificate.wording import INSECURE, first_lines, prose_of, table_rows
 from pufferslice.claims import Claim
-from pufferslice.errors import CertificateError, StorageError
+from pufferslice.errors import ArgumentError, CertificateError, StorageError
 from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-certificate"
@@ -36,10 +40,14 @@ _VOID_ORIGINS: Final = ("normal approximation", "of a Markov chain")
 """Words in the origins of priors that version 4 made by templates whose promise was too strong."""
 
 EVIDENCE_SUFFIX: Final = ".evidence.npz"
+NOISE_SUFFIX: Final = ".noise.npz"
+
+Part: TypeAlias = tuple[str | os.PathLike[str], bytes, int]
+"""A file to write: path, content, mode."""
 
 
 @final
-@attrs.frozen(kw_only=True, repr=False, eq=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False, slots=False)
 class Certificate(Shown):
     """A public promise about a release or training runs, and the evidence that proves it.
 
@@ -55,6 +63,10 @@ class Certificate(Shown):
     """The confidential part; None where only the statement is available."""
     signature: Mapping[str, str] | None = None
     """Ed25519 signature of the statement; None if it was not signed."""
+    path: Path | None = None
+    """File that the certificate was read from; None if it was not."""
+    noise: Shape | None = None
+    """Public shape of the noise where the statement has its digest alone."""
 
     @property
     def digest(self) -> str:
@@ -100,11 +112,23 @@ class Certificate(Shown):
         """Cost of a release's noise: at most the guarantee's epsilon, or share of right guesses."""
         return self.released.spent
 
-    @property
+    @cached_property
     def shape(self) -> Shape | None:
         """Public shape of the noise of a release; None for isotropic noise."""
-        whitening = self.released.noise.shape.whitening
-        return None if whitening is None else Shape(whitening=whitening)
+        stated = self.released.noise.shape
+        if not stated.is_beside:
+            return None if stated.whitening is None else Shape(whitening=stated.whitening)
+        if self.noise is None:
+            raise CertificateError(
+                f"the matrix of the noise is missing: put the {NOISE_SUFFIX} file that was "
+                "written with the certificate, and is public, beside it"
+            )
+        if self.noise.digest() != stated.whitening_digest:
+            raise CertificateError(
+                "the matrix of the noise does not belong to this statement: its digest differs. "
+                f"Use the {NOISE_SUFFIX} file that was written with the certificate"
+            )
+        return self.noise
 
     @property
     def unsliced_epsilon(self) -> float | None:
@@ -138,8 +162,13 @@ class Certificate(Shown):
         return table_rows(self.statement)
 
     @classmethod
-    def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
-        """Read the public part; the digest and the version must match."""
+    def from_json(
+        cls, document: object, evidence: Evidence | None = None, noise: Floats | None = None
+    ) -> "Certificate":
+        """Read the public part; the digest and the version must match.
+
+        `noise` is the packed matrix of the noise, where it is in a file of its own.
+        """
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CertificateError(
                 f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
@@ -153,12 +182,19 @@ class Certificate(Shown):
         fields = read_certificate(document)
         signed = "signature" in fields.model_fields_set
         signature = fields.signature.to_json() if signed else None
-        certificate = cls(statement=fields.statement, evidence=evidence, signature=signature)
+        certificate = cls(
+            statement=fields.statement,
+            evidence=evidence,
+            signature=signature,
+            noise=_shape_beside(fields.statement, noise),
+        )
         if certificate.digest != fields.digest:
             raise CertificateError(
                 f"the certificate was edited: its digest says {fields.digest!r}, its statement "
                 f"has {certificate.digest!r}. Get the original, or certify again"
             )
+        if certificate.workflow == "release" and certificate.released.noise.shape.is_beside:
+            _ = certificate.shape  # which must be there, and be the stated one
         return certificate
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -166,21 +202,34 @@ class Certificate(Shown):
 
         A process that is killed on the way leaves a statement with its own evidence, or none.
         """
-        if self.evidence is None:
-            self.save_statement(path)
-            return
-        evidence = (evidence_path(path), self.evidence.to_bytes(), CONFIDENTIAL)
-        write_together([evidence, (path, pretty_json(self.to_json()), OPEN)])
+        parts = self._public_files(path)
+        if self.evidence is not None:
+            parts.insert(0, (evidence_path(path), self.evidence.to_bytes(), CONFIDENTIAL))
+        write_together(parts)
 
     def save_statement(self, path: str | os.PathLike[str]) -> None:
         """Write the public part alone."""
-        write_whole(path, pretty_json(self.to_json()))
+        *beside, statement = self._public_files(path)
+        if beside:
+            write_together([*beside, statement])
+        else:
+            write_whole(*statement)
+
+    def _public_files(self, path: str | os.PathLike[str]) -> list[Part]:
+        """Return the statement, after the file of its noise if it has one."""
+        statement = (path, pretty_json(self.to_json()), OPEN)
+        if self.noise is None:
+            return [statement]
+        file = io.BytesIO()
+        np.savez(file, whitening=self.noise.packed)
+        return [(noise_path(path), file.getvalue(), OPEN), statement]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
         """Read a certificate, and its evidence if the file is beside it."""
+        content = read_bytes(path, "document")
         try:
-            document = parsed_json(read_bytes(path, "document"))
+            document = parsed_json(content)
         except ValueError as error:
             raise CertificateError(
                 f"{str(path)!r} is not a certificate: it is not JSON ({error}). Give the file "
@@ -188,14 +237,17 @@ class Certificate(Shown):
             ) from error
         beside = evidence_path(path)
         evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
-        return cls.from_json(document, evidence)
+        matrix, noise = None, noise_path(path)
+        if b'"whitening_digest"' in content and noise.exists():
+            matrix = _matrix_at(noise)
+        return attrs.evolve(cls.from_json(document, evidence, matrix), path=Path(path))
 
     def __str__(self) -> str:
         return prose_of(self.statement, self.digest)
 
     def sentences(self) -> list[str]:
         """Return the first lines of the statement."""
-        sentences = [f"Certificate {self.digest[:16]}", *first_lines(self.statement).splitlines()]
+        sentences = [f"Certificate {self.digest[:16]}", *filter(None, first_lines(self.statement))]
         if self.workflow == "release" and not self.is_secure:
             sentences.insert(0, INSECURE)
         return sentences
@@ -213,9 +265,42 @@ def _void_sentence(document: Mapping[str, Any]) -> str:
 
 def evidence_path(path: str | os.PathLike[str]) -> Path:
     """Return where the evidence of a certificate at `path` is stored: `name.evidence.npz`."""
+    return _beside(path, EVIDENCE_SUFFIX)
+
+
+def noise_path(path: str | os.PathLike[str]) -> Path:
+    """Return where a large matrix of the noise is stored, which is public: `name.noise.npz`."""
+    return _beside(path, NOISE_SUFFIX)
+
+
+def _beside(path: str | os.PathLike[str], suffix: str) -> Path:
     target = Path(path)
-    if target.name.endswith(EVIDENCE_SUFFIX) or not target.name:
+    if target.name.endswith((EVIDENCE_SUFFIX, NOISE_SUFFIX)) or not target.name:
         raise StorageError(
             f"{str(path)!r} cannot name a certificate; use a name such as certificate.json"
         )
-    return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)
+    return target.with_name(target.name.removesuffix(".json") + suffix)
+
+
+def _matrix_at(path: Path) -> Floats:
+    """Read the packed matrix of the noise from its file."""
+    try:
+        return locked(arrays_in(read_bytes(path, "archive"))["whitening"])
+    except (ValueError, LookupError) as error:
+        raise CertificateError(
+            f"{str(path)!r} is damaged, or not the matrix of a noise. Get the {NOISE_SUFFIX} file "
+            "that was written with the certificate"
+        ) from error
+
+
+def _shape_beside(statement: Statement, matrix: Floats | None) -> Shape | None:
+    """Build the shape of the noise from its file, where the statement has its digest alone."""
+    if matrix is None or statement.workflow == "training" or not statement.noise.shape.is_beside:
+        return None
+    try:
+        return Shape.of_packed(matrix, len(statement.scenario.query.names))
+    except ArgumentError as error:
+        raise CertificateError(
+            f"the matrix of the noise cannot be that of this statement: {error}. Use the "
+            f"{NOISE_SUFFIX} file that was written with the certificate"
+        ) from error

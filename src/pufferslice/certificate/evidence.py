@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar, final
+from weakref import ref
 
 import attrs
 import numpy as np
@@ -16,6 +17,7 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.statement import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
+from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import missing_mass
@@ -23,6 +25,7 @@ from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.difference import Difference
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.rows import RowDifference, are_moments_of_same_rows
 from pufferslice.sensitivity.sensitivity import (
     DIFFERENCES,
     SLICE_DIFFERENCES,
@@ -43,6 +46,10 @@ VERSION: Final = 5
 Tables = Difference | SliceDifference
 Kept = TypeVar("Kept")
 
+_MOST_CURRENT: Final = 64
+"""Most coordinates of which the moments of the rows at hand are kept."""
+_MOST_COMPRESSED: Final = 2**24
+"""Most bytes that are compressed: digits of moments do not get shorter, and take long."""
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -84,10 +91,15 @@ class Evidence:
         doubt = None if confidence is None else attrs.asdict(confidence)
         chosen = Recipe() if recipe is None else recipe
         along = None if profile is None else profile.digest()
-        key = digest(
-            canonical_json([scenario.description(), doubt, along]),
-            scenario.distributions_digest().encode(),
-        )
+        facts = canonical_json([scenario.description(), doubt, along])
+        # Of rows, the digest has no more than their sums, which other rows may have as well.
+        rows = [
+            ref(distribution)
+            for prior in scenario.priors
+            for distribution in prior.distributions.values()
+            if isinstance(distribution, RowDistribution)
+        ]
+        key = digest(facts, scenario.distributions_digest().encode()), *rows
         slices = None
         if profile is not None:
             slices = _SLICES.get(
@@ -119,6 +131,7 @@ class Evidence:
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
                 "n_samples": sizes,
                 "spreads": scenario.spreads(),
+                "current": _current_moments(scenario, chosen.coupling),
             },
             confidence=confidence,
             salt=os.urandom(_SALT_BYTES),
@@ -146,6 +159,23 @@ class Evidence:
             shape=self.full.shape,
             progress=progress,
             reuse=reuse,
+        )
+
+    def is_of(self, scenario: Scenario, progress: Progress = silent) -> bool:
+        """Whether this is about the distributions of a scenario: the same, to the last bit.
+
+        Rows may come in any order, so that their moments may differ as far as sums are rounded.
+        """
+        if scenario.prior_kind != "rows":
+            return bool(
+                self.confidential["distributions_digest"] == scenario.distributions_digest()
+            )
+        stored = self.full.differences
+        fresh = self.of_scenario(scenario, progress=progress, reuse=True).full.differences
+        return (
+            isinstance(stored, RowDifference)
+            and isinstance(fresh, RowDifference)
+            and are_moments_of_same_rows(stored, fresh)
         )
 
     @property
@@ -186,12 +216,13 @@ class Evidence:
         return digest(*parts)
 
     def to_bytes(self) -> bytes:
-        """Write the evidence as a compressed numpy archive, without pickles."""
+        """Write the evidence as a numpy archive, without pickles; a small one is compressed."""
         file = io.BytesIO()
         facts = np.frombuffer(canonical_json(self._facts()), dtype=np.uint8)
         salt = np.frombuffer(self.salt, dtype=np.uint8)
         arrays: dict[str, Any] = {"facts": facts, "salt": salt, **self._arrays()}
-        np.savez_compressed(file, **arrays)
+        is_small = sum(array.nbytes for array in arrays.values()) <= _MOST_COMPRESSED
+        (np.savez_compressed if is_small else np.savez)(file, **arrays)
         return file.getvalue()
 
     @classmethod
@@ -379,6 +410,19 @@ class Evidence:
 
     def __repr__(self) -> str:
         return f"Evidence(full={self.full.differences!r})"
+
+
+def _current_moments(scenario: Scenario, coupling: str) -> list[Any] | None:
+    """Second moments of the change by the rows at hand, where the noise is from another table."""
+    (prior, *others) = scenario.priors
+    kinds = [each for each in prior.current.values() if isinstance(each, RowDistribution)]
+    if others or not kinds or scenario.dim > _MOST_CURRENT:
+        return None
+    places = {name: place for place, name in enumerate(prior.current)}
+    pairs = [(places[first], places[second]) for first, second in scenario.pairs]
+    rows = RowDifference.of(kinds, pairs, coupling=coupling)
+    moments: list[Any] = rows.second_moments.tolist()
+    return moments
 
 
 class _Latest(Generic[Kept]):

@@ -64,6 +64,31 @@ class ReleasedValue(Part):
     does not exist; absent if the value was not moved."""
 
 
+class DerivedPart(Part):
+    """A statistic that is computed from released sums, after noise."""
+
+    name: Text
+    kind: Literal["sum", "ratio", "std", "covariance", "correlation", "quantile", "coefficient"]
+    of: Annotated[list[Text], Field(min_length=1)]
+    """Names of the released sums that it needs."""
+    numbers: list[Number]
+    """Public numbers of its formula: centers, edges, coefficients."""
+
+
+class RecordedPart(Part):
+    """Place of a release in its ledger, in hashes that tell nothing else of the ledger."""
+
+    id: Sha256
+    """Hash of the first event of the ledger, which its copies share."""
+    intent: Sha256
+    """Hash of the event that intended the release."""
+    part: Text
+    """Part of the budget; `release` for a certificate of one release."""
+    period: Count
+    charge: Annotated[str, Field(pattern="^[0-9]+(/[1-9][0-9]*)?$", max_length=200)]
+    """Share of the precision of the part and period that the release took, as a fraction."""
+
+
 class ReleaseFile(Part):
     """The released values, in the user's units."""
 
@@ -81,6 +106,15 @@ class ReleaseFile(Part):
     clipping: str
     """Secrets under which the range moves values, in a sentence; empty if there are none."""
     values: Annotated[list[ReleasedValue], Field(min_length=1)]
+    n_rows: Count = Field(default_factory=absent)
+    """Number of rows; absent where it is not public."""
+    covariance: list[list[Number]] = Field(default_factory=absent)
+    """Lower triangle of the covariance of the noise, in the user's units; absent above 100 values,
+    where it follows from the certificate."""
+    derived: list[DerivedPart] = Field(default_factory=absent)
+    """Statistics that the query asks for and that follow from the values; absent if none do."""
+    ledger: RecordedPart = Field(default_factory=absent)
+    """Place of the release in its ledger; absent where there is none."""
 
 
 class IntervalPart(Part):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Issue a certificate from a scenario, and ask what another noise, order or notion would cost."""
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
@@ -13,12 +14,23 @@ from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.release import CertificateOptions, release_statement, unsliced_of
+from pufferslice.certificate.release import (
+    PERSON_DELTA,
+    CertificateOptions,
+    release_statement,
+    unsliced_of,
+)
 from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.claims import Claim, Method
 from pufferslice.claims.guarantee import RELEASE_NOTIONS, asked
 from pufferslice.claims.views import DEFAULT_DELTAS, unique_deltas
-from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    CertificateError,
+    PuffersliceError,
+    ScenarioError,
+)
 from pufferslice.noise.decision import NoiseOptions, decided_noise, wide_noise
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
@@ -36,6 +48,11 @@ from pufferslice.sensitivity.whitening import Shape
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
+_RELATIVE: Final = 1e-9
+"""Relative tolerance for the last digits of another machine's exp and log."""
+_SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
+"""Fields not recomputed from a scenario: a salted digest, and who decided the noise."""
+_BOUND: Final = re.compile(r"spent|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
 
 
 def certify_release(
@@ -53,6 +70,8 @@ def certify_release(
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     noise_std: float | None = None,
     accuracy: Mapping[str, float] | None = None,
+    coupling: str | None = None,
+    person: tuple[float, float] | None = None,
     total: float | None = None,
     earlier_releases: Sequence[str] = (),
     progress: Progress = silent,
@@ -70,9 +89,16 @@ def certify_release(
     The `WholeSphere` takes no method: its cost is a closed form, and where there is none (see
     `pufferslice.claims.sliced`) it is refused.
 
-    `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
-    holds. `failure_probability` is required for sampled priors whose samples are used, and for the
-    sphere as profile, and refused otherwise; `band` names how sampled distributions are bounded.
+    For sums of rows, `coupling` is how the rows of a change meet: `"independent"`, `"cells:NAME"`
+    or `"transport:NAME"` by equal or near cells of a public label that the query names (`*` for all
+    its conditions together), or `"transport"`; without it, the one of the first three kinds that
+    needs the least noise. `person=(epsilon, delta)` asks for as much differential
+    privacy for any one person as well; it needs moments from another table.
+
+    `deltas` are those of the (epsilon, delta) views. `earlier_releases` names releases
+    before 0.3 that a ledger holds. `failure_probability` is required for sampled priors whose
+    samples are used, and for the sphere as profile, and refused otherwise; `band` names how sampled
+    distributions are bounded.
     `noise_std`, in scaled (with a shape, whitened) coordinates, certifies a noise of your own
     instead of the smallest one; it must meet the target. `accuracy` maps coordinates to the 95 %
     half-width that they need, in the user's units: the certificate then claims the least epsilon
@@ -90,22 +116,54 @@ def certify_release(
         noise_std=noise_std,
         accuracy=accuracy,
         effort=effort,
+        coupling=coupling,
+        person=person,
     )
+    if total is not None:
+        check_above(0, total=total)
+    evidence, options = decided_release(
+        scenario,
+        guarantee,
+        wanted,
+        method=method,
+        failure_probability=failure_probability,
+        band=band,
+        progress=progress,
+    )
+    options = attrs.evolve(
+        options,
+        deltas=unique_deltas(deltas),
+        generator=noise.name,
+        earlier_releases=_digests(earlier_releases),
+        total=None if total is None else float(total),
+    )
+    try:
+        statement = release_statement(evidence, options)
+    except CertificateError:
+        raise CalibrationError(
+            "the noise or the scales are too large for a certificate; use other units"
+        ) from None
+    beside = evidence.full.shape if statement.noise.shape.is_beside else None
+    return Certificate(statement=statement, evidence=evidence, noise=beside)
+
+
+def decided_release(
+    scenario: Scenario,
+    guarantee: Claim,
+    wanted: NoiseOptions,
+    *,
+    method: Method | None = None,
+    failure_probability: float | None = None,
+    band: BandKind = "order_statistics",
+    progress: Progress = silent,
+) -> tuple[Evidence, CertificateOptions]:
+    """Decide the noise of a release as `certify_release` does; nothing is stated yet."""
     target = _checked_claim(scenario, guarantee, method)
     profile = target.profile
     if not target.is_sliced and scenario.prior_kind == "sampled" and scenario.dim == 1:
         profile = FiniteProfile.axes(dim=1)
     confidence = _confidence(
         scenario, profile, target, failure_probability=failure_probability, band=band
-    )
-    if total is not None:
-        check_above(0, total=total)
-    options = CertificateOptions(
-        target=target,
-        deltas=unique_deltas(deltas),
-        generator=noise.name,
-        earlier_releases=_digests(earlier_releases),
-        total=None if total is None else float(total),
     )
 
     def compared(whitening: Shape | None, recipe: Recipe) -> Evidence:
@@ -124,20 +182,13 @@ def certify_release(
         return evidence
 
     decision = decided_noise(scenario, target, wanted, compared)
-    options = attrs.evolve(
-        options,
+    return decision.compared, CertificateOptions(
         target=decision.claim,
         noise_std=decision.noise_std,
         shape=decision.fit.kind,
         shape_gap=decision.fit.gap,
+        person_delta=PERSON_DELTA if wanted.person is None else float(wanted.person[1]),
     )
-    try:
-        statement = release_statement(decision.compared, options)
-    except CertificateError:
-        raise CalibrationError(
-            "the noise or the scales are too large for a certificate; use other units"
-        ) from None
-    return Certificate(statement=statement, evidence=decision.compared)
 
 
 def _checked_claim(scenario: Scenario, claim: Claim, method: Method | None) -> Claim:
@@ -176,7 +227,7 @@ def _digests(earlier_releases: Sequence[str]) -> tuple[str, ...]:
     digests = all(is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier)
     if not digests or len(set(earlier)) != len(earlier):
         raise ArgumentError(
-            "earlier_releases must list digests of certificates, each once; use ledger.releases()"
+            "earlier_releases must list digests of certificates, each once; use ledger.earlier()"
         )
     return earlier
 
@@ -252,7 +303,7 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
         )
     evidence = certified.of_scenario(scenario)
     statement = certificate.released.model_copy(update={"evidence_digest": evidence.digest()})
-    return Certificate(statement=statement, evidence=evidence)
+    return attrs.evolve(certificate, statement=statement, evidence=evidence, signature=None)
 
 
 def required_evidence(certificate: Certificate) -> Evidence:
@@ -388,3 +439,78 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
             "anyone who looks in another direction. Use more, or other, directions, or equal "
             "weights"
         )
+
+
+def scenario_problems(
+    certificate: Certificate, scenario: Scenario, progress: Progress = silent
+) -> list[str]:
+    """List what does not hold for this scenario, whatever the evidence says.
+
+    Tables and costs are computed from the scenario's own distributions. The stated noise must meet
+    the claim, and every other stated bound must be at least the recomputed one. Moments of rows are
+    compared with those of the evidence, which are raised by more than the order of sums can change.
+    """
+    if certificate.workflow == "training":
+        return ["the certificate is about training runs; a scenario belongs to a release"]
+    statement, evidence = certificate.released, required_evidence(certificate)
+    if statement.scenario.to_json() != scenario.description():
+        return ["the certificate was issued for another scenario: its description differs"]
+    if certificate.shape != evidence.full.shape:
+        return ["the evidence is about another shape of noise than the statement"]
+    options, noise_std = CertificateOptions.read_off(statement), statement.noise.std
+    try:
+        if not evidence.is_of(scenario, progress):
+            return ["the certificate was issued for other distributions than this scenario has"]
+        fresh = evidence.of_scenario(scenario, progress=progress, reuse=True)
+        if scenario.prior_kind == "rows":  # its moments allow for those of this scenario
+            fresh = attrs.evolve(fresh, full=evidence.full)
+        if options.target.is_sliced:
+            check_visible(fresh, scenario)
+        if problems := too_little_noise(fresh, options, noise_std):
+            return problems
+        expected = release_statement(fresh, attrs.evolve(options, noise_std=noise_std))
+    except PuffersliceError as error:
+        return [str(error)]
+    return [
+        f"{path} is {given(stated)} in the statement, the data give {given(right)}"
+        for path, stated, right in differences(statement.to_json(), expected.to_json())
+        if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
+    ]
+
+
+def _is_safe(path: str, stated: object, recomputed: object) -> bool:
+    """Return whether a bound is stated higher than recomputed: couplings may be better now."""
+    numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
+    return bool(numbers and _BOUND.fullmatch(path) and stated >= recomputed)  # type: ignore[operator]
+
+
+def too_little_noise(
+    evidence: Evidence, options: CertificateOptions, noise_std: float
+) -> list[str]:
+    """Check that the stated noise meets the stated epsilon, without any room for rounding."""
+    spent = options.target.spent(evidence, noise_std)
+    if spent <= options.target.bound:
+        return []
+    return [f"the stated noise costs {spent!r}, more than the claim's {options.target.bound!r}"]
+
+
+def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # JSON
+    """List the paths at which two JSON values differ by more than rounding."""
+    if isinstance(stated, Mapping) and isinstance(right, Mapping):
+        for key in sorted(set(stated) | set(right)):
+            at = f"{path}.{key}" if path else str(key)
+            if key not in stated or key not in right:
+                yield at, stated.get(key, "absent"), right.get(key, "absent")
+            else:
+                yield from differences(stated[key], right[key], at)
+    elif isinstance(stated, list) and isinstance(right, list) and len(stated) == len(right):
+        for index, (a, b) in enumerate(zip(stated, right, strict=True)):
+            yield from differences(a, b, f"{path}[{index}]")
+    elif isinstance(stated, bool) or isinstance(right, bool):
+        if stated is not right:
+            yield path, stated, right
+    elif isinstance(stated, int | float) and isinstance(right, int | float):
+        if not math.isclose(stated, right, rel_tol=_RELATIVE, abs_tol=0.0):
+            yield path, stated, right
+    elif type(stated) is not type(right) or stated != right:
+        yield path, stated, right

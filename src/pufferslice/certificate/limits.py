@@ -12,21 +12,34 @@ from pufferslice.errors import ArgumentError
 
 RELEASE_LIMITS: Final[Mapping[str, str]] = {
     "named-secret-only": (
-        "It is not differential privacy for individuals: only the named secret is protected."
+        "Only the named secret is protected, and no one person beside it: this release states no "
+        "differential privacy. A release of sums of rows states it where the noise was fitted to "
+        "another table, every row counts within public clip ranges, and a person has one row."
     ),
     "declared-priors-only": (
         "It holds under the declared priors and for the listed pairs; if none of these "
         "priors is true, nothing is claimed."
     ),
     "rows-like-these": (
-        "It holds for rows whose mean squared distance under this noise is at most that of the "
-        "rows that the noise was fitted to, within the public clip ranges. Rows that depend on "
-        "each other, as those of one household do, must be one row."
+        "It holds for rows like those that the noise was fitted to: their mean squared distance "
+        "under this noise must be at most {mean_square}. Values count within their public clip "
+        "ranges. Rows that depend on each other, as those of one household do, must be one row."
+    ),
+    "slots-like-these": (
+        "It holds for a home whose states follow one of the declared chains, and whose readings, "
+        "given the states, are independent of each other and like those that the noise was fitted "
+        "to: their mean squared distance under this noise must be at most {mean_square}. Values "
+        "count within their public clip ranges."
+    ),
+    "rare-rows-like-these": (
+        "Its epsilons hold for rows of which the mean exponential of that squared distance is also "
+        "at most that of the rows that the noise was fitted to: rows with more, or farther, "
+        "outliers need more noise. The share of right guesses does not depend on this."
     ),
     "noise-from-released-rows": (
-        "The noise was fitted to the released rows themselves, so the promise is given the noise: "
-        "what the noise itself tells about the rows is not covered. Noise from an earlier table "
-        "would tell nothing."
+        "The noise was fitted to the released rows themselves, so every promise is given the "
+        "noise, and what the noise itself tells about the rows is not covered. Noise from an "
+        "earlier table would tell nothing."
     ),
     "slices-are-ideal": (
         "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; "
@@ -46,6 +59,10 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "total, order, secret, pairs and priors add up to at most the total, provided the total "
         "was fixed before the first of them and each choice depends on public facts and earlier "
         "outputs only. A ledger keeps count."
+    ),
+    "earlier-releases-apart": (
+        "Before version 0.3 other releases were made that may be about the same secret. They are "
+        "not covered jointly with this one: together they can reveal more than each alone."
     ),
     "evidence-confidential": "The evidence is confidential and must stay internal.",
     "prior-is-released-data": (
@@ -85,13 +102,24 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
     ),
     "distributions-equal": ("The distributions are equal under every pair: no noise is needed."),
     "noise-not-ideal": (
-        "The noise that is drawn differs slightly from the ideal noise of the bounds. The "
-        "distance, implementation_delta, is not part of any epsilon; an (epsilon, delta) view "
-        "holds for what is released with 1 + exp(epsilon) times the distance added to its delta."
+        "The noise that is drawn differs from the ideal noise of the bounds by at most "
+        "implementation_delta. Right guesses, the numbers for one person and claims with a delta "
+        "include it. An epsilon at an order does not; an (epsilon, delta) view holds with 1 + "
+        "exp(epsilon) times it added to delta."
     ),
     "insecure-noise": ("INSECURE: the noise comes from a seeded test generator. Never publish it."),
 }
 """Limits of releases, in the order of a statement; braces hold names to be filled in."""
+
+NOT_STATED: Final[Mapping[str, str]] = {
+    "not-of-rows": "The scenario is not one of rows, so its distances do not add up.",
+    "person-not-a-row": "A row is not a person here, and what one person adds is not declared.",
+    "noise-from-released-rows": (
+        "The noise was computed from the released rows, of which this person's is one."
+    ),
+    "no-finite-epsilon": "At this delta no epsilon can be stated for one person.",
+}
+"""Reasons why a number of a statement is null."""
 
 ISOLATED: Final = ("state-outside-model", "functorch-internals")
 """Limits of runs whose program runs every example alone, as this library's trainer does.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statement about a release, computed from the evidence and the caller's options."""
 
-from typing import Any, final
+import math
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
@@ -26,13 +27,24 @@ from pufferslice.claims.views import views_of
 from pufferslice.errors import CalibrationError, CertificateError
 from pufferslice.noise.decision import guard_radius, noise_stds
 from pufferslice.noise.fit import ShapeKind
+from pufferslice.sensitivity.person import row_epsilon
 from pufferslice.sensitivity.profiles import (
     WHOLE_SPHERE,
     FiniteProfile,
     SampledSphere,
     WholeSphere,
 )
+from pufferslice.sensitivity.rows import INDEPENDENT
 from pufferslice.sensitivity.sensitivity import Full, Slices
+
+PERSON_DELTA: Final = 1e-6
+"""Default delta of the statement about one person."""
+MOST_STATED: Final = 10_000
+"""Most entries of a matrix in a statement; a larger one has a file of its own."""
+_OF_ROWS: Final = ("mean_square", "one_person")
+"""Numbers that only scenarios of rows have."""
+_MOST_BESIDE: Final = 64
+"""Most statistics for which epsilons are stated beside a claim that is not about them."""
 
 
 @final
@@ -41,9 +53,9 @@ class CertificateOptions:
     """The decisions of the caller of a certificate; everything else follows from the evidence."""
 
     target: Claim
-    deltas: tuple[float, ...]
-    generator: str
-    earlier_releases: tuple[str, ...]
+    deltas: tuple[float, ...] = ()
+    generator: str = OperatingSystemNoise.name
+    earlier_releases: tuple[str, ...] = ()
     noise_std: float | None = None
     """Noise that the caller chose; None where the claim decides."""
     total: float | None = None
@@ -52,6 +64,8 @@ class CertificateOptions:
     """Origin of the shape of the noise."""
     shape_gap: float | None = None
     """Bound on the relative excess variance of the shape over the best one; None if unknown."""
+    person_delta: float = PERSON_DELTA
+    """Delta at which the release is stated for one person."""
 
     @classmethod
     def read_off(cls, statement: ReleaseStatement) -> "CertificateOptions":
@@ -66,6 +80,14 @@ class CertificateOptions:
             total=statement.total,
             shape=noise.shape.kind,
             shape_gap=noise.shape.gap,
+            person_delta=next(
+                (
+                    part.delta
+                    for part in (statement.one_person, statement.one_person_given_noise)
+                    if part is not None
+                ),
+                PERSON_DELTA,
+            ),
         )
 
 
@@ -93,6 +115,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
     if options.total is not None:
         check_total(evidence, options)
     equal, method = evidence.are_equal, options.target.method
+    has_epsilons = _has_epsilons(evidence.full, options.target)
     deltas = () if equal else options.deltas
     scales = np.array(evidence.scenario["query"]["scales"], dtype=np.float64)
     values: dict[str, Any] = {
@@ -117,11 +140,14 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
         "profile": _profile(evidence) if options.target.is_sliced else None,
         "failure_probability": evidence.failure_probability,
         "sampling": _sampling(evidence, options, noise_std),
-        "unsliced": unsliced_of(evidence, options.target.reported_order, noise_std),
+        "unsliced": unsliced_of(
+            evidence, options.target.reported_order, noise_std, has_epsilon=has_epsilons
+        ),
+        **_of_rows(evidence, options, noise_std),
         "deltas": list(deltas),
         "views": [
             attrs.asdict(view)
-            for delta in deltas
+            for delta in (deltas if has_epsilons else ())
             for view in views_of(evidence, options.target, noise_std, delta)
         ],
         "earlier_releases": list(options.earlier_releases),
@@ -132,6 +158,35 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
     draft = ReleaseStatement.model_construct(**values)
     values |= {"limits": draft.expected_limits(), "evidence_digest": evidence.digest()}
     return checked(ReleaseStatement, values, "statement", CertificateError)
+
+
+def _of_rows(evidence: Evidence, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
+    """State what scenarios of rows add: the mean square, the coupling, and one person."""
+    full = evidence.full
+    values: dict[str, Any] = dict.fromkeys(
+        ("mean_square", "coupling", "one_person", "one_person_given_noise")
+    )
+    rows, noise, share = full.differences, None, None
+    if rows is not None and noise_std:
+        noise = full.noise(noise_std)
+        share = rows.least_share(noise)
+    if rows is None or noise is None or share is None:
+        return values | {"not_stated": dict.fromkeys(_OF_ROWS, "not-of-rows")}
+    values["mean_square"] = full.mean_square(noise_std)
+    name = INDEPENDENT if full.recipe is None else full.recipe.coupling
+    values["coupling"] = {"name": name, "least_share": share}
+    distance = rows.one_row_distance(noise)
+    # A slot is one reading of a home, and no person's only row.
+    if distance is None or "state_of" in evidence.scenario["secret"]:
+        return values | {"not_stated": {"one_person": "person-not-a-row"}}
+    epsilon = row_epsilon(distance, options.person_delta, full.implementation_delta)
+    if not epsilon < LARGEST:
+        return values | {"not_stated": {"one_person": "no-finite-epsilon"}}
+    person = {"epsilon": epsilon, "delta": options.person_delta}
+    if any(prior["source"] == "released_data" for prior in evidence.scenario["priors"]):
+        values["one_person_given_noise"] = person
+        return values | {"not_stated": {"one_person": "noise-from-released-rows"}}
+    return values | {"one_person": person, "not_stated": {}}
 
 
 def check_total(evidence: Evidence, options: CertificateOptions) -> None:
@@ -156,12 +211,17 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
 def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
     """Describe the public shape of the noise, and the guard that follows from it."""
     whole = noise_std and not options.target.is_sliced
-    return {
+    shape: dict[str, Any] = {
         "kind": options.shape,
-        "whitening": None if full.shape is None else full.shape.whitening.tolist(),
+        "whitening": None,
         "guard": guard_radius(full, options.target, noise_std) if whole else None,
         "gap": options.shape_gap,
     }
+    if full.shape is not None and full.shape.whitening.size > MOST_STATED:
+        shape["whitening_digest"] = full.shape.digest()
+    elif full.shape is not None:
+        shape["whitening"] = full.shape.whitening.tolist()
+    return shape
 
 
 def _profile(evidence: Evidence) -> ProfilePart | WholeSpherePart:
@@ -226,13 +286,23 @@ def _noise_or_zero(target: Claim, slices: Slices) -> float:
         return 0.0
 
 
-def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> UnslicedPart:
+def _has_epsilons(full: Full, claim: Claim) -> bool:
+    """Whether epsilons are stated: not beside a claim by mean square of very many statistics."""
+    rows = full.differences
+    of_rows = rows is not None and not rows.converts_orders
+    return not (of_rows and claim.by_mean_square and full.dim > _MOST_BESIDE)
+
+
+def unsliced_of(
+    evidence: Evidence, order: float, noise_std: float, *, has_epsilon: bool = True
+) -> UnslicedPart:
     """Bound what the noise costs in all dimensions, and how often the secret can be guessed."""
     values: dict[str, Any] = {"order": order, "epsilon": 0.0, "guess": 0.5}
     values["source"] = "equal distributions"
     if not evidence.are_equal:
         full = evidence.full
-        bound, guess = full.divergence(order, noise_std), released_guess(full, noise_std)
+        bound = full.divergence(order, noise_std) if has_epsilon else math.inf
+        guess = released_guess(full, noise_std)
         is_bounded = bound < LARGEST
         lacks = not is_bounded and full.differences is not None
         values |= {

@@ -13,7 +13,7 @@ rounding: a cost that is stated there is at least the one here.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, final
 
@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
-from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, ROUNDING_DELTA, SIGMA_INT
+from pufferslice._core.sampler import INTEGER_DELTA, ROUNDING_DELTA
 from pufferslice._core.search import smallest_epsilons
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
@@ -37,6 +37,16 @@ from pufferslice.sensitivity.variation import LOW_ORDERS
 
 try:
     from flint import arb, arb_mat, ctx
+
+    from pufferslice.certificate.balls import (
+        gaussian_delta,
+        grid_of,
+        largest_of,
+        least_of,
+        log_det,
+        noise_delta,
+    )
+    from pufferslice.certificate.row_proof import mean_square_excess, row_excess
 except ImportError as error:
     raise MissingExtraError(
         "a rigorous verification needs python-flint: pip install 'pufferslice[rigorous]'"
@@ -64,7 +74,7 @@ class Finding:
     """The claim, in words."""
     outcome: Outcome
     why: str
-    """Bound on the excess over the claim, or what is not covered."""
+    """Bound on the excess over the stated number, or what is not covered."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.stated} ({self.why})"
@@ -106,11 +116,15 @@ def prove(certificate: Certificate) -> Proof:
         stated, why = "the claim", "training runs and certificates without evidence are not"
         return Proof(findings=(Finding(stated=stated, outcome="not covered", why=why),))
     noise_std = statement.noise.std
-    return Proof(
-        findings=tuple(
-            _finding(evidence, stated, claim, noise_std) for stated, claim in _stated(statement)
-        )
-    )
+    findings = [
+        _finding(evidence, stated, partial(_excess, evidence, claim, noise_std))
+        for stated, claim in _stated(statement)
+    ]
+    rows, stated_square = evidence.full.differences, statement.mean_square
+    if stated_square is not None and isinstance(rows, RowDifference):
+        excess = partial(mean_square_excess, evidence.full, rows, stated_square, noise_std)
+        findings.append(_finding(evidence, f"mean_square {stated_square!r}", excess))
+    return Proof(findings=tuple(findings))
 
 
 def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
@@ -124,18 +138,13 @@ def _stated(statement: ReleaseStatement) -> Iterator[tuple[str, Claim]]:
         yield f"unsliced.guess {unsliced.guess!r}", Guarantee.guess(at_most=unsliced.guess)
 
 
-def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) -> Finding:
+def _finding(evidence: Evidence, stated: str, excess_of: Callable[[], arb]) -> Finding:
     if evidence.are_equal:
         return Finding(stated=stated, outcome="proved", why="all distributions are equal")
     excess = arb.nan()
     for bits in _PRECISIONS:
         with ctx.workprec(bits):
-            if claim.method is not None:
-                excess = _sliced_excess(evidence, claim, claim.method, arb(noise_std))
-            elif claim.is_sliced:
-                excess = _sphere_excess(evidence.full, claim, arb(noise_std))
-            else:
-                excess = _whole_excess(evidence.full, claim, arb(noise_std))
+            excess = excess_of()
             if excess <= 0:
                 room = float((-excess).lower())
                 return Finding(stated=stated, outcome="proved", why=f"with room {room:.3g}")
@@ -144,6 +153,14 @@ def _finding(evidence: Evidence, stated: str, claim: Claim, noise_std: float) ->
                 return Finding(stated=stated, outcome="refuted", why=f"exceeded by {over:.3g}")
     why = f"balls do not decide it: the excess is {excess.str(3)}"
     return Finding(stated=stated, outcome="not covered", why=why)
+
+
+def _excess(evidence: Evidence, claim: Claim, noise_std: float) -> arb:
+    if claim.method is not None:
+        return _sliced_excess(evidence, claim, claim.method, arb(noise_std))
+    if claim.is_sliced:
+        return _sphere_excess(evidence.full, claim, arb(noise_std))
+    return _whole_excess(evidence.full, claim, arb(noise_std))
 
 
 def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
@@ -157,42 +174,25 @@ def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
 def _coupled_excess(full: Full, tables: MatchingTables, claim: Claim, noise_std: arb) -> arb:
     """Bound the excess of a claim about the whole output from coupled distances."""
     # A distance is a sum of squares, each addition rounded.
-    grid, longer = _grid(full.dim), 1 + (full.dim + 8) * arb(UNIT_ROUNDOFF)
+    grid, longer = grid_of(full.dim), 1 + (full.dim + 8) * arb(UNIT_ROUNDOFF)
     if claim.has_order:
         a = arb(claim.reported_order) - 1
         rate = (a + 1) * a / 2 * longer
         moments = _row_means(
             tables, lambda gap, *_: (rate * (gap / noise_std + grid) ** 2).exp(), arb(1)
         )
-        return _largest([_least(row).log() / a for row in moments]) - claim.bound
+        return largest_of([least_of(row).log() / a for row in moments]) - claim.bound
     if claim.hockey_stick is None:
         return arb.nan()
     epsilon, limit = map(arb, claim.hockey_stick)
     deltas = _row_means(
-        tables, lambda gap, *_: _delta((gap / noise_std + grid) * longer, epsilon), arb(0)
+        tables, lambda gap, *_: gaussian_delta((gap / noise_std + grid) * longer, epsilon), arb(0)
     )
     covered = [
-        _least(row) * (arb(1) - mass) + mass
+        least_of(row) * (arb(1) - mass) + mass
         for row, mass in zip(deltas, full.missing.tolist(), strict=True)
     ]
-    return _largest(covered) + _noise_delta(full.dim, INTEGER_DELTA, epsilon) - limit
-
-
-def _row_excess(full: Full, rows: RowDifference, claim: Claim, noise_std: arb) -> arb:
-    """Bound the excess of a claim about right guesses from a mean squared coupled distance."""
-    if claim.hockey_stick is None or not claim.by_mean_square:
-        return arb.nan()
-    dim = full.dim
-    identity = np.eye(dim)
-    whitening = identity if full.shape is None else full.shape.whitening
-    matrix = arb_mat([[arb(x) for x in row] for row in whitening.tolist()])
-    moment = arb_mat([[arb(x) for x in row] for row in rows.second_moment.tolist()])
-    whitened = matrix * moment * matrix.transpose()
-    total = sum((whitened[i, i] for i in range(dim)), arb(0)) / noise_std**2
-    distance = total.sqrt() + _grid(dim)
-    variation = _delta(distance, arb(0))
-    limit = 2 * arb(claim.bound) - 1
-    return variation + _noise_delta(dim, INTEGER_DELTA, arb(0)) - limit
+    return largest_of(covered) + noise_delta(full.dim, INTEGER_DELTA, epsilon) - limit
 
 
 def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: arb) -> arb:
@@ -214,24 +214,24 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
             for pieces in _pieces(tables, noise_std)
         ]
     else:
-        rate, stds, grid = (a + 1) * a / 2, _stds(slices, noise_std), _grid(slices.profile.dim)
+        rate, stds, grid = (a + 1) * a / 2, _stds(slices, noise_std), grid_of(slices.profile.dim)
         moments = _row_means(
             tables, lambda gap, _, along: (rate * (gap / stds[along] + grid) ** 2).exp(), arb(1)
         )
         costs = [[moment.log() / a for moment in row] for row in moments]
     if method.rule == "closed_form":
-        costs = [[_largest(along) for along in zip(*costs, strict=True)]]
+        costs = [[largest_of(along) for along in zip(*costs, strict=True)]]
         if claim.notion == "joint" and slices.sphere is None:
             weighted_costs = [
                 cost for cost, weight in zip(costs[0], weights, strict=True) if weight
             ]
-            return _largest(weighted_costs) - claim.bound
+            return largest_of(weighted_costs) - claim.bound
     # For drawn directions, the Hoeffding term times the largest cost or moment.
     halfwidth = largest = arb(0)
     if slices.sphere is not None and evidence.confidence is not None:
         share = evidence.confidence.sphere_probability
         halfwidth = ((2 / arb(share)).log() / (2 * len(weights))).sqrt()
-        reach = slices.sphere.diameter / noise_std + _grid(slices.profile.dim)
+        reach = slices.sphere.diameter / noise_std + grid_of(slices.profile.dim)
         largest = (a + 1) / 2 * reach**2
     if claim.notion == "average":
         totals = [_weighted(row, weights) + halfwidth * largest for row in costs]
@@ -239,7 +239,7 @@ def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: 
         added = halfwidth * (a * largest).expm1()
         moments = [[(a * cost).exp() for cost in row] for row in costs]
         totals = [(_weighted(row, weights) + added).log() / a for row in moments]
-    return _largest(totals) - claim.bound
+    return largest_of(totals) - claim.bound
 
 
 def _sphere_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
@@ -268,15 +268,15 @@ def _sphere_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
             for total, in_full in zip(totals, whole, strict=True)
         ]
         # Spreads are bounded from below, so that this refutes nothing.
-        return excess if (excess := _largest(excesses)) <= 0 else arb.nan()
+        return excess if (excess := largest_of(excesses)) <= 0 else arb.nan()
     if not isinstance(full.differences, MatchingTables):
         return arb.nan()
     # A distance is a sum of squares, each addition rounded.
-    rate, grid = (a + 1) * a / 2 * (1 + (dim + 8) * arb(UNIT_ROUNDOFF)), _grid(dim)
+    rate, grid = (a + 1) * a / 2 * (1 + (dim + 8) * arb(UNIT_ROUNDOFF)), grid_of(dim)
     moments = _row_means(
         full.differences, lambda gap, *_: moment(rate * (gap / noise_std + grid) ** 2), arb(1)
     )
-    return _largest([_least(row).log() / a for row in moments]) - claim.bound
+    return largest_of([least_of(row).log() / a for row in moments]) - claim.bound
 
 
 def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb, arb]]]:
@@ -291,7 +291,7 @@ def _squared_ratios(pairs: GaussianPairs, noise_std: arb) -> list[list[tuple[arb
             rest = arb_mat(piece.total)
             for i in range(pairs.dim):
                 rest[i, i] -= least
-            proved = piece.same_spread() and least > 0 and _log_det(rest).is_finite()
+            proved = piece.same_spread() and least > 0 and log_det(rest).is_finite()
             square = (piece.shift.transpose() * piece.shift)[0, 0]
             row.append((piece.share, square / least if proved else arb.nan()))
         ratios.append(row)
@@ -305,12 +305,12 @@ def _sliced_delta_excess(slices: Slices, tables: GapTables, claim: Claim, noise_
         return arb.nan()
     epsilon, limit = stick
     weights, stds = slices.profile.weights.tolist(), _stds(slices, noise_std)
-    missing, grid = slices.missing[:, None], _grid(slices.profile.dim)
+    missing, grid = slices.missing[:, None], grid_of(slices.profile.dim)
 
     def deltas(epsilons: Floats) -> Rows:
         found = _row_means(
             tables,
-            lambda gap, instance, along: _delta(
+            lambda gap, instance, along: gaussian_delta(
                 gap / stds[along] + grid, arb(epsilons[instance, along])
             ),
             arb(0),
@@ -323,7 +323,7 @@ def _sliced_delta_excess(slices: Slices, tables: GapTables, claim: Claim, noise_
     shape = (tables.n_instances, len(weights))
     if claim.notion == "joint":
         at_claim = deltas(np.full(shape, epsilon))
-        return _largest([_weighted(row, weights) for row in at_claim]) - limit
+        return largest_of([_weighted(row, weights) for row in at_claim]) - limit
     if not (missing < limit).all():
         return arb.nan()
     # Floats find the epsilon of each slice, and balls prove bounds next to it.
@@ -339,12 +339,12 @@ def _sliced_delta_excess(slices: Slices, tables: GapTables, claim: Claim, noise_
     low, high = near * (1 - _FURTHER), near * (1 + _NEAR)
     if not all(delta <= limit for row in deltas(high) for delta in row):
         return arb.nan()
-    most = _largest([_weighted(row, weights) for row in _exact(high)]) - epsilon
+    most = largest_of([_weighted(row, weights) for row in _exact(high)]) - epsilon
     if most <= 0:
         return most
     exceeds = np.array([[delta > limit for delta in row] for row in deltas(low)])
     low[~exceeds] = 0.0
-    least = _largest([_weighted(row, weights) for row in _exact(low)]) - epsilon
+    least = largest_of([_weighted(row, weights) for row in _exact(low)]) - epsilon
     return least if least > 0 else arb.nan()
 
 
@@ -383,25 +383,6 @@ def _row_means(
     return means
 
 
-def _grid(dim: int) -> arb:
-    """Bound what rounding to the grid adds to a distance, in standard deviations of the noise."""
-    return arb(dim).sqrt() / int(SIGMA_INT)
-
-
-def _delta(ratio: arb, epsilon: arb) -> arb:
-    """Compute the delta of N(ratio, 1) against N(0, 1)."""
-    if ratio == 0:
-        return arb(0)
-    root = arb(2).sqrt()
-    near, far = ((epsilon / ratio + side * ratio / 2) / root for side in (-1, 1))
-    return (near.erfc() - epsilon.exp() * far.erfc()) / 2
-
-
-def _noise_delta(dim: int, rounding: float, epsilon: arb) -> arb:
-    """Bound what noise that is not ideal adds to a delta."""
-    return (1 + epsilon.exp()) * dim * (arb(DRAW_DELTA) + arb(rounding))
-
-
 class _Piece(NamedTuple):
     """Two Gaussians: their shift, the noisy spread of the second, and how much wider the first is.
 
@@ -436,13 +417,13 @@ class _Piece(NamedTuple):
         mixed = self.total - a * self.wider
         spread = arb(0)
         if not self.same_spread():
-            first, second = _log_det(self.total + self.wider), _log_det(self.total)
-            spread = (order * second - a * first - _log_det(mixed)) / (2 * a)
+            first, second = log_det(self.total + self.wider), log_det(self.total)
+            spread = (order * second - a * first - log_det(mixed)) / (2 * a)
         return spread + order / 2 * self.squared_shift(mixed)
 
     def squared_shift(self, spread: arb_mat) -> arb:
         """Squared length of the shift, in standard deviations of `spread`."""
-        if not _log_det(spread).is_finite():
+        if not log_det(spread).is_finite():
             return arb.nan()
         return (self.shift.transpose() * spread.solve(self.shift))[0, 0]
 
@@ -450,7 +431,7 @@ class _Piece(NamedTuple):
         """Bound on the total variation between the spreads alone, by Pinsker's inequality."""
         if self.same_spread():
             return arb(0)
-        return _least([_pinsker(self), _pinsker(self.reversed())]).min(arb(1))
+        return least_of([_pinsker(self), _pinsker(self.reversed())]).min(arb(1))
 
 
 def _pinsker(piece: _Piece) -> arb:
@@ -460,7 +441,7 @@ def _pinsker(piece: _Piece) -> arb:
     most -f - ln(1 - f), because sums of higher powers are at most those of f. This grows with f,
     so that the upper end of its ball does, which is exact.
     """
-    excess = _log_det(piece.total + piece.wider) - _log_det(piece.total)
+    excess = log_det(piece.total + piece.wider) - log_det(piece.total)
     if not excess.is_finite():
         return arb.nan()
     relative = piece.total.solve(piece.wider)
@@ -527,7 +508,7 @@ def _gaussian_excesses(pairs: GaussianPairs, claim: Claim, noise_std: arb) -> li
     if claim.hockey_stick is None:
         return [arb.nan()]
     epsilon, limit = map(arb, claim.hockey_stick)
-    limit -= _noise_delta(pairs.dim, ROUNDING_DELTA, epsilon)
+    limit -= noise_delta(pairs.dim, ROUNDING_DELTA, epsilon)
     return [_gaussian_delta_excess(pieces, epsilon, limit) for pieces in instances]
 
 
@@ -538,7 +519,7 @@ def _gaussian_delta_excess(pieces: Sequence[_Piece], epsilon: arb, limit: arb) -
         if not piece.is_equal():
             one, other = (piece.squared_shift(p.total) for p in (piece, piece.reversed()))
             square = one.min(other) if epsilon == 0 else one.max(other)
-            split += piece.share * (_delta(square.sqrt(), epsilon) + piece.variation())
+            split += piece.share * (gaussian_delta(square.sqrt(), epsilon) + piece.variation())
     excesses = [split - limit]
     for number in LOW_ORDERS if epsilon == 0 else CLAIM_ORDERS:
         if excesses[-1] <= 0:
@@ -550,7 +531,7 @@ def _gaussian_delta_excess(pieces: Sequence[_Piece], epsilon: arb, limit: arb) -
         else:
             moment = (a * (cost - epsilon) + a * (a / order).log()).exp()
             excesses.append(moment / order - limit)
-    return _least(excesses)
+    return least_of(excesses)
 
 
 def _least_divergence(order: arb, apart: arb) -> arb:
@@ -582,19 +563,6 @@ def _least_divergence(order: arb, apart: arb) -> arb:
     return (value - abs(slope)).union(value).log() / a
 
 
-def _log_det(matrix: arb_mat) -> arb:
-    """Log determinant by elimination; NaN unless the matrix is proved to be positive definite."""
-    rows, total = matrix.tolist(), arb(0)
-    for k in range(len(rows)):
-        if not rows[k][k] > 0:
-            return arb.nan()
-        total += rows[k][k].log()
-        for i in range(k + 1, len(rows)):
-            for j in range(k + 1, len(rows)):
-                rows[i][j] -= rows[i][k] * rows[k][j] / rows[k][k]
-    return total
-
-
 def _exact(numbers: Floats) -> Rows:
     return [[arb(x) for x in row] for row in numbers.tolist()]
 
@@ -609,17 +577,9 @@ def _weighted(values: Sequence[arb], weights: Sequence[float]) -> arb:
     return _dot(values, shares) / sum(shares, arb(0))
 
 
-def _largest(values: Sequence[arb]) -> arb:
-    return reduce(arb.max, values)
-
-
-def _least(values: Sequence[arb]) -> arb:
-    return reduce(arb.min, values)
-
-
 _WHOLE_EXCESSES: Final[Mapping[type, Callable[..., arb]]] = {
     MatchingTables: _coupled_excess,
-    GaussianPairs: lambda _, pairs, claim, std: _largest(_gaussian_excesses(pairs, claim, std)),
-    RowDifference: _row_excess,
+    GaussianPairs: lambda _, pairs, claim, std: largest_of(_gaussian_excesses(pairs, claim, std)),
+    RowDifference: row_excess,
 }
 """Function that computes the excess of a claim, by the kind of difference."""

@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema, core_schema
 from pufferslice._core.sampler import OperatingSystemNoise
 from pufferslice._core.search import LARGEST
 from pufferslice._core.text import escaped_texts, shown
-from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, NOT_STATED, RELEASE_LIMITS
 from pufferslice.claims import Claim, Method, claim_of
 from pufferslice.claims.guarantee import CLAIMS, RELEASE_NOTIONS
 from pufferslice.claims.slices import Rule
@@ -188,6 +188,14 @@ class BinsSecret(Part):
     quantiles: Annotated[int, Field(ge=2, lt=2**53)]
 
 
+class EdgesSecret(Part):
+    """The bin of a number between public edges."""
+
+    columns: Annotated[list[Text], Field(min_length=1, max_length=1)]
+    edges: Vector
+    """Inner edges, ascending; a value on an edge belongs to the upper bin."""
+
+
 class WorldsSecret(Part):
     """The world that a table comes from."""
 
@@ -195,9 +203,12 @@ class WorldsSecret(Part):
 
 
 class ShareSecret(Part):
-    """A share of rows with a property: any two at most `within` apart are protected."""
+    """A share of rows with a property, or how rows are divided among several.
 
-    share_of: Text
+    Any two shares, or divisions, at most `within` apart are protected.
+    """
+
+    share_of: Text | Annotated[list[Text], Field(min_length=1), _EACH_ONCE, _UNIQUE]
     within: Annotated[float, Field(gt=0, lt=1)]
     n_rows: Count
     n_differing: Count
@@ -225,11 +236,55 @@ class SizeSecret(Part):
         return {"n_differing must be what ratio and up_to give": self.n_differing == differing}
 
 
+class ChainPart(Part):
+    """A Markov chain over the states of a home."""
+
+    transition: Annotated[list[list[Share]], Field(min_length=2)]
+    start: Annotated[list[Share], Field(min_length=2)]
+
+    def _rules(self) -> dict[str, bool]:
+        fits = {len(self.start), *map(len, self.transition)} == {len(self.transition)}
+        return {"transition must be square, and start must have a number for each state": fits}
+
+
+class StateSecret(Part):
+    """The state of a home at some times."""
+
+    state_of: Text
+    chains: dict[Text, ChainPart]
+    """Chains that a reader may know, by the name of the prior."""
+    is_stationary: bool
+    """Whether every slot has the same probabilities of states."""
+    positions: Annotated[
+        list[Annotated[list[int], Field(min_length=2, max_length=2)]], Field(min_length=1)
+    ]
+    """First and last slot of each protected time."""
+    periods: Annotated[list[int], Field(min_length=1)]
+    """Period of each slot, from 0."""
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs of states at protected times."""
+        (n_states,) = {len(chain.start) for chain in self.chains.values()}
+        return len(self.positions) * math.comb(n_states, 2)
+
+    def _rules(self) -> dict[str, bool]:
+        one_size = len({len(chain.start) for chain in self.chains.values()}) == 1
+        in_time = all(0 <= first <= last < len(self.periods) for first, last in self.positions)
+        return {
+            "chains must be of the same states, at least one chain": one_size,
+            "positions must be the first and the last of some of the slots": in_time,
+        }
+
+
 def _kind_of_secret(secret: object) -> str:
     keys = secret if isinstance(secret, dict) else vars(secret) if isinstance(secret, Part) else {}
+    if "state_of" in keys:
+        return "(state)"
     if "share_of" in keys or "size_of" in keys:
         return "(share)" if "share_of" in keys else "(size)"
-    return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
+    named = {"worlds": "(worlds)", "quantiles": "(bins)", "edges": "(edges)"}
+    return next((tag for key, tag in named.items() if key in keys), "(columns)")
 
 
 class PriorPart(Part):
@@ -285,9 +340,11 @@ class ScenarioPart(Part):
     secret: Annotated[
         Annotated[ColumnsSecret, Tag("(columns)")]
         | Annotated[BinsSecret, Tag("(bins)")]
+        | Annotated[EdgesSecret, Tag("(edges)")]
         | Annotated[WorldsSecret, Tag("(worlds)")]
         | Annotated[ShareSecret, Tag("(share)")]
-        | Annotated[SizeSecret, Tag("(size)")],
+        | Annotated[SizeSecret, Tag("(size)")]
+        | Annotated[StateSecret, Tag("(state)")],
         Discriminator(_kind_of_secret),
     ]
     secrets: Secrets
@@ -307,7 +364,11 @@ class ScenarioPart(Part):
     def _rules(self) -> dict[str, bool]:
         clipped = [*self.clipped.all, *self.clipped.some]
         names = [prior.name for prior in self.priors]
+        fits = True
+        if isinstance(self.secret, StateSecret):
+            fits = (list(self.secret.chains), self.secret.n_pairs) == (names, len(self.pairs))
         return {
+            "each prior must have a chain, and each protected time all pairs of states": fits,
             "one_release_is must be what its distribution says": (
                 self.one_release_is == ONE_RELEASE[self.distribution]
             ),
@@ -389,7 +450,11 @@ class ShapePart(Part):
     """Origin of the shape: fitted to the secret, fitted coordinate by coordinate, the same in every
     direction, or given by the user."""
     whitening: list[list[Number]] | None
-    """Lower triangular matrix that makes the noise isotropic; null for isotropic noise."""
+    """Lower triangular matrix that makes the noise isotropic; null for isotropic noise, and for a
+    matrix of more than 10,000 entries."""
+    whitening_digest: Sha256 = Field(default_factory=absent)
+    """Digest of the matrix in the public file `.noise.npz` beside the certificate; absent where the
+    matrix is stated."""
     guard: NonNegative | None
     """Length, in scaled coordinates, up to which any shift of the output is hidden as well as the
     claim says; null for sliced claims."""
@@ -399,8 +464,14 @@ class ShapePart(Part):
     if no such bound is known."""
 
     def _rules(self) -> dict[str, bool]:
-        fits = (self.whitening is None) == (self.kind == "isotropic")
-        return {"shape needs a whitening matrix exactly where it is not isotropic": fits}
+        has_matrix = self.whitening is not None
+        fits = has_matrix + self.is_beside == (self.kind != "isotropic")
+        return {"shape needs one whitening matrix exactly where it is not isotropic": fits}
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the matrix is in a file of its own."""
+        return "whitening_digest" in self.model_fields_set
 
 
 class NoisePart(Part):
@@ -482,6 +553,25 @@ class UnslicedPart(Part):
     if there is none."""
 
 
+class OnePersonPart(Part):
+    """Differential privacy of the release for the replacement of one row; one row per person."""
+
+    epsilon: NonNegative
+    delta: Delta
+    """Delta of the statement; includes the distance of the drawn noise from ideal noise."""
+
+
+class CouplingPart(Part):
+    """The coupling of the two rows of a change, which the bounds rest on."""
+
+    name: Annotated[str, Field(pattern="^(independent|transport|(cells|transport):.+)$")]
+    """`independent`; `transport`; or `cells:` or `transport:` and the public label of cells, equal
+    or near ones, by which rows meet; the label `*` is that of all conditions of the query."""
+    least_share: Share
+    """No coupling would allow noise of this shape that is less than this share of it; rounded
+    down."""
+
+
 class ViewPart(Part):
     """The claim as (epsilon, delta). A sliced view says nothing about the whole output."""
 
@@ -515,15 +605,32 @@ class ReleaseStatement(Part):
     sampling: SamplingPart | None
     """Bounds on what was sampled; null if nothing was."""
     unsliced: UnslicedPart
+    mean_square: NonNegative | None
+    """Mean squared distance of coupled outputs, in noise deviations: what a budget adds up. Null
+    where the scenario is not one of rows."""
+    coupling: CouplingPart | None
+    """Coupling of the rows of a change; null where the scenario is not one of rows."""
+    one_person: OnePersonPart | None
+    """What the release promises to any one person; null where it promises nothing."""
+    one_person_given_noise: OnePersonPart | None
+    """The same given the noise, which was itself computed from the released rows: no promise."""
+    not_stated: dict[str, Annotated[str, _OneOf(NOT_STATED)]]
+    """Codes of why `mean_square` and `one_person` are null, where they are."""
     deltas: Deltas
     """Deltas at which the views are stated."""
     views: list[ViewPart]
     earlier_releases: Distinct[Sha256]
-    """Digests of the certificates of earlier releases, which this one does not cover jointly."""
+    """Digests of the certificates of releases before version 0.3 that this one does not cover
+    jointly."""
     limits: SomeDistinct[Annotated[str, _OneOf(RELEASE_LIMITS)]]
     """Codes of what is not covered."""
     evidence_digest: Sha256
     """Salted SHA-256 of the evidence that belongs to the statement."""
+
+    @property
+    def guess(self) -> float | None:
+        """Upper bound on the share of right guesses; None if there is none."""
+        return self.unsliced.guess
 
     @property
     def claim(self) -> Claim:
@@ -540,11 +647,15 @@ class ReleaseStatement(Part):
         tails = self.sampling and self.sampling.tails
         fitted = self.noise.shape.kind in ("fitted", "diagonal")
         present = {
+            "named-secret-only": self.one_person is None,
             "slices-are-ideal": self.guarantee.is_sliced,
             "one-release": self.total is None,
             "releases-add-to-total": self.total is not None,
+            "earlier-releases-apart": bool(self.earlier_releases),
             "declared-priors-only": not rows,
-            "rows-like-these": rows,
+            "rows-like-these": rows and not isinstance(scenario.secret, StateSecret),
+            "slots-like-these": isinstance(scenario.secret, StateSecret),
+            "rare-rows-like-these": rows and bool(self.unsliced.epsilon or self.views),
             "noise-from-released-rows": rows and private,
             "shape-shows-differences": private and not rows and fitted,
             "prior-is-released-data": private and not rows,
@@ -568,7 +679,7 @@ class ReleaseStatement(Part):
             dims.add(self.profile.dim)
         if shape.whitening is not None:
             dims |= {len(shape.whitening), *map(len, shape.whitening)}
-        claim, unsliced = self.guarantee, self.unsliced
+        claim, unsliced, rows = self.guarantee, self.unsliced, self.scenario.has_priors("rows")
         sliced, whole_sphere = claim.is_sliced, isinstance(self.profile, WholeSpherePart)
         isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
         free = not (self.spent > claim.free or unsliced.epsilon or self.views or self.deltas)
@@ -600,6 +711,18 @@ class ReleaseStatement(Part):
                 free if self.distributions_are_equal else costly
             ),
             "spent must be no more than the claim": self.spent <= claim.bound,
+            "mean_square and coupling belong to scenarios of rows, and to them alone": (
+                (self.mean_square is not None, self.coupling is not None) == (rows, rows)
+            ),
+            "not_stated must give a reason for each of mean_square and one_person that is null": (
+                set(self.not_stated)
+                == {name for name in ("mean_square", "one_person") if getattr(self, name) is None}
+            ),
+            "noise from the released rows promises nothing to one person": (
+                self.one_person is None
+                if "noise-from-released-rows" in self.limits
+                else self.one_person_given_noise is None
+            ),
             "spent of a claim about the whole output must be what unsliced states": same,
             "a failure probability belongs to what was sampled, and only to that": (
                 (self.sampling is None) == (self.failure_probability == 0)

@@ -20,7 +20,7 @@ from pufferslice._core.text import shown
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import certify_release, required_evidence
+from pufferslice.certificate.issue import decided_release, required_evidence
 from pufferslice.certificate.release import CertificateOptions
 from pufferslice.certificate.statement import TrainingStatement
 from pufferslice.certificate.training import TrainingClaim
@@ -29,7 +29,7 @@ from pufferslice.claims.guess import released_variation, right_guesses
 from pufferslice.claims.views import unsliced_views
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.accountants import calibrate_multiplier
-from pufferslice.noise.decision import noise_stds
+from pufferslice.noise.decision import NoiseOptions, noise_stds
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.renyi import aggregate
@@ -111,18 +111,32 @@ class Sweep(Shown):
 
         Needs the evidence, and distributions that differ.
         """
+        evidence = required_evidence(certificate)
+        options = CertificateOptions.read_off(certificate.released)
+        return cls.decided(evidence, options, bounds, delta=delta, progress=progress)
+
+    @classmethod
+    def decided(
+        cls,
+        evidence: Evidence,
+        options: CertificateOptions,
+        bounds: Sequence[float] | None = None,
+        *,
+        delta: float = DELTA,
+        progress: Progress = silent,
+    ) -> "Sweep":
+        """Sweep over bounds of a release that need not be certified."""
         check_between(0, 1, delta=delta)
-        statement = certificate.released
-        if required_evidence(certificate).are_equal:
+        if evidence.are_equal:
             raise CalibrationError("the distributions are equal: every bound holds without noise")
-        claim = certificate.guarantee
+        claim = options.target
         bounds = claim.ladder() if bounds is None else bounds
         return cls(
             claim=claim,
-            names=tuple(statement.scenario.query.names),
-            order=statement.unsliced.order,
+            names=tuple(evidence.scenario["query"]["names"]),
+            order=claim.reported_order,
             delta=float(delta),
-            rows=sweep_points(certificate, bounds, delta=float(delta), progress=progress),
+            rows=_points(evidence, options, bounds, delta=float(delta), progress=progress),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -210,8 +224,9 @@ def what_if(
     that of `guarantee`. Couplings are looked for once. For a guarantee with options of its own (a
     shape, a method, samples) certify it and ask `Sweep.of(certificate)`.
     """
-    certificate = certify_release(scenario, guarantee, effort=effort, progress=progress)
-    return Sweep.of(certificate, bounds, delta=delta, progress=progress)
+    wanted = NoiseOptions(effort=effort)
+    evidence, options = decided_release(scenario, guarantee, wanted, progress=progress)
+    return Sweep.decided(evidence, options, bounds, delta=delta, progress=progress)
 
 
 def _up(epsilon: float | None) -> str:
@@ -273,10 +288,21 @@ def sweep_points(
     to use another bound, certify again.
     """
     evidence = required_evidence(certificate)
-    stated = CertificateOptions.read_off(certificate.released)
-    distance = certificate.released.noise.implementation_delta
-    scales = np.array(certificate.released.scenario.query.scales)
-    claim, full = stated.target, evidence.full
+    options = CertificateOptions.read_off(certificate.released)
+    return _points(evidence, options, bounds, delta=delta, progress=progress)
+
+
+def _points(
+    evidence: Evidence,
+    options: CertificateOptions,
+    bounds: Sequence[float],
+    *,
+    delta: float | None,
+    progress: Progress,
+) -> tuple[SweepPoint, ...]:
+    claim, full = options.target, evidence.full
+    distance = full.implementation_delta
+    scales = np.array(evidence.scenario["query"]["scales"])
     order, coarse = claim.reported_order, full
     if full.differences is not None:
         coarse = attrs.evolve(full, differences=full.differences.coarsened(_MOST_ENTRIES))

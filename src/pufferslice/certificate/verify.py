@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification: recompute a certificate from its evidence, and check the relations in it."""
 
-import math
-import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
-from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import check_visible, required_evidence
+from pufferslice.certificate.issue import (
+    differences,
+    required_evidence,
+    scenario_problems,
+    too_little_noise,
+)
 from pufferslice.certificate.release import CertificateOptions, release_statement
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import (
@@ -51,12 +52,6 @@ UNCHECKED_TRAINING: Final = {
     "limits": "which program made the runs, and what that program leaves open",
 }
 """Fields of a training statement that its plans cannot decide, and what remains unknown."""
-
-_RELATIVE: Final = 1e-9
-"""Relative tolerance for the last digits of another machine's exp and log."""
-_SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
-"""Fields not recomputed from a scenario: a salted digest, and who decided the noise."""
-_BOUND: Final = re.compile(r"spent|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
 
 
 @final
@@ -143,44 +138,6 @@ def verify(
     )
 
 
-def scenario_problems(
-    certificate: Certificate, scenario: Scenario, progress: Progress = silent
-) -> list[str]:
-    """List what does not hold for this scenario, whatever the evidence says.
-
-    Tables and costs are computed from the scenario's own distributions. The stated noise must meet
-    the claim, and every other stated bound must be at least the recomputed one.
-    """
-    if certificate.workflow == "training":
-        return ["the certificate is about training runs; a scenario belongs to a release"]
-    statement, evidence = certificate.released, required_evidence(certificate)
-    if statement.scenario.to_json() != scenario.description():
-        return ["the certificate was issued for another scenario: its description differs"]
-    if evidence.confidential["distributions_digest"] != scenario.distributions_digest():
-        return ["the certificate was issued for other distributions than this scenario has"]
-    options, noise_std = CertificateOptions.read_off(statement), statement.noise.std
-    try:
-        fresh = evidence.of_scenario(scenario, progress=progress, reuse=True)
-        if options.target.is_sliced:
-            check_visible(fresh, scenario)
-        if problems := _too_little_noise(fresh, options, noise_std):
-            return problems
-        expected = release_statement(fresh, attrs.evolve(options, noise_std=noise_std))
-    except PuffersliceError as error:
-        return [str(error)]
-    return [
-        f"{path} is {given(stated)} in the statement, the data give {given(right)}"
-        for path, stated, right in differences(statement.to_json(), expected.to_json())
-        if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
-    ]
-
-
-def _is_safe(path: str, stated: object, recomputed: object) -> bool:
-    """Return whether a bound is stated higher than recomputed: couplings may be better now."""
-    numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
-    return bool(numbers and _BOUND.fullmatch(path) and stated >= recomputed)  # type: ignore[operator]
-
-
 def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
     statement = certificate.statement
     problems: list[str] = []
@@ -199,42 +156,10 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
                 return [broken]
             options = CertificateOptions.read_off(statement)
             expected = release_statement(evidence, options)
-            problems = _too_little_noise(evidence, options, statement.noise.std)
+            problems = too_little_noise(evidence, options, statement.noise.std)
     except PuffersliceError as error:
         return [str(error)]
     return problems + [
         f"{path} is {given(stated)} in the statement, {source} gives {given(right)}"
         for path, stated, right in differences(statement.to_json(), expected.to_json())
     ]
-
-
-def _too_little_noise(
-    evidence: Evidence, options: CertificateOptions, noise_std: float
-) -> list[str]:
-    """Check that the stated noise meets the stated epsilon, without any room for rounding."""
-    spent = options.target.spent(evidence, noise_std)
-    if spent <= options.target.bound:
-        return []
-    return [f"the stated noise costs {spent!r}, more than the claim's {options.target.bound!r}"]
-
-
-def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # JSON
-    """List the paths at which two JSON values differ by more than rounding."""
-    if isinstance(stated, Mapping) and isinstance(right, Mapping):
-        for key in sorted(set(stated) | set(right)):
-            at = f"{path}.{key}" if path else str(key)
-            if key not in stated or key not in right:
-                yield at, stated.get(key, "absent"), right.get(key, "absent")
-            else:
-                yield from differences(stated[key], right[key], at)
-    elif isinstance(stated, list) and isinstance(right, list) and len(stated) == len(right):
-        for index, (a, b) in enumerate(zip(stated, right, strict=True)):
-            yield from differences(a, b, f"{path}[{index}]")
-    elif isinstance(stated, bool) or isinstance(right, bool):
-        if stated is not right:
-            yield path, stated, right
-    elif isinstance(stated, int | float) and isinstance(right, int | float):
-        if not math.isclose(stated, right, rel_tol=_RELATIVE, abs_tol=0.0):
-            yield path, stated, right
-    elif type(stated) is not type(right) or stated != right:
-        yield path, stated, right

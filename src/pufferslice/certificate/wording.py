@@ -7,12 +7,14 @@ Labels and all other texts of a statement are escaped, so that none of them can 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_FLOOR, Context
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pufferslice._core.numbers import at_most, in_full, percent_at_most
 from pufferslice._core.text import MOST_SHOWN, listed, quoted, shown
-from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, NOT_STATED, RELEASE_LIMITS
 from pufferslice.certificate.statement import (
+    CouplingPart,
+    OnePersonPart,
     PlanPart,
     ProfilePart,
     ReleaseStatement,
@@ -21,6 +23,7 @@ from pufferslice.certificate.statement import (
     ShareSecret,
     SizeSecret,
     Statement,
+    StateSecret,
     TrainingStatement,
     UnslicedPart,
     ViewPart,
@@ -32,8 +35,16 @@ from pufferslice.claims.views import ViewRule, best_views
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries.ranges import Box, range_words
+from pufferslice.scenario.priors import DECLARED, Source
 
 INSECURE: Final = "INSECURE (seeded test noise, never publish)"
+
+_SOURCES: Final[Mapping[Source, str]] = {
+    "released_data": "the released table itself",
+    "held_out": "another table",
+    "public_model": "a public model",
+}
+"""Where rows, or their moments, come from, in words."""
 
 _MOST_PAIRS_NAMED: Final = 6
 _NEARLY_EQUAL: Final = 0.99
@@ -55,7 +66,8 @@ def prose_of(statement: Statement, digest: str) -> str:
     else:
         parts = _release_parts(statement)
     limits = "Limits:\n" + _bullets(limit_sentences(statement))
-    parts = [f"Certificate {digest[:16]}", first_lines(statement), *parts, limits]
+    head = "\n".join(filter(None, first_lines(statement)))
+    parts = [f"Certificate {digest[:16]}", head, *parts, limits]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -76,23 +88,62 @@ def _release_parts(statement: ReleaseStatement) -> list[str]:
     ]
 
 
-def first_lines(statement: Statement) -> str:
-    """Write three lines for every reader: the protection, the noise, and the right guesses."""
+class FirstLines(NamedTuple):
+    """What every reader needs, a line each; empty where there is nothing to say."""
+
+    protected: str
+    """What is hidden, and from whom."""
+    guess: str
+    """How often someone guesses right."""
+    person: str
+    """What any one person, or record, gets."""
+    noise: str
+    """How much noise is on each number."""
+
+
+def first_lines(statement: Statement) -> FirstLines:
+    """Write a few lines for every reader: the protection, the right guesses, and the noise."""
     statement = statement.escaped()
     if isinstance(statement, TrainingStatement):
         return _first_training_lines(statement)
     names = statement.scenario.query.names
-    return (
-        f"{protected_sentence(statement.scenario)}\n"
-        f"{noise_sentence(names, statement.noise.std_by_coordinate)}\n"
-        f"{guess_sentence(statement.unsliced.guess)}{doubt_sentence(statement)}"
+    return FirstLines(
+        protected=protected_sentence(statement.scenario),
+        guess=f"{guess_sentence(statement.guess)}{doubt_sentence(statement)}",
+        person=person_sentence(statement),
+        noise=noise_sentence(names, statement.noise.std_by_coordinate),
     )
 
 
+def person_sentence(statement: ReleaseStatement) -> str:
+    """Say what any one person gets from a release, under which conditions, or why nothing."""
+    if not statement.scenario.has_priors("rows"):
+        return "Any one person: no promise beside the named secret."
+    if statement.one_person is not None:
+        return (
+            f"Any one person: {_privacy(statement.one_person)}, where a person has one row. The "
+            "noise does not depend on the released rows, and each counts within public ranges."
+        )
+    given = statement.one_person_given_noise
+    more = "" if given is None else f" Given the noise, it would be {_privacy(given)}."
+    return f"Any one person: no promise. {NOT_STATED[statement.not_stated['one_person']]}{more}"
+
+
+def _privacy(person: OnePersonPart) -> str:
+    epsilon, delta = at_most(person.epsilon, digits=3), in_full(person.delta)
+    return f"({epsilon}, {delta})-differential privacy"
+
+
 def doubt_sentence(statement: Statement) -> str:
-    """Say how likely samples mislead, after a space; empty where nothing was sampled."""
+    """Say what the first lines rest on, after a space: sampling, or noise from released rows."""
     failure = statement.failure_probability
-    return f" All of this holds except with probability {in_full(failure)}." if failure else ""
+    words = f" All of this holds except with probability {in_full(failure)}." if failure else ""
+    if "noise-from-released-rows" in statement.limits:
+        words += (
+            " This is given the noise, which was fitted to the released rows themselves: what the "
+            "noise tells about them comes on top."
+        )
+    return words
 
 
 def table_rows(statement: Statement) -> list[dict[str, Any]]:
@@ -151,8 +202,8 @@ def _training_parts(statement: TrainingStatement) -> list[str]:
     ]
 
 
-def _first_training_lines(statement: TrainingStatement) -> str:
-    """Write three lines about runs: the secret, the noise, and what a single record gets."""
+def _first_training_lines(statement: TrainingStatement) -> FirstLines:
+    """Write three lines about runs: the secret, what a single record gets, and the noise."""
     runs, record = statement.runs, statement.one_record
     differing = "; ".join(dict.fromkeys(differing_words(run.differing) for run in runs))
     averaged = statement.guarantee.notion == "average_over_batches"
@@ -164,12 +215,17 @@ def _first_training_lines(statement: TrainingStatement) -> str:
             f"differential privacy with epsilon {at_most(record.epsilon_at_delta)} at delta "
             f"{in_full(record.delta)}"
         )
-    return (
-        f"Protected{', on average over batch draws only' if averaged else ''}: from which of two "
-        f"worlds the records of {quoted(statement.data)} come ({differing}).\n"
-        f"Noise on each number of every step: standard deviation {' to '.join(ends)} times the "
-        "clip norm, which is the most that one record can add.\n"
-        f"Any single record: {single}, under the conditions of the certificate."
+    return FirstLines(
+        protected=(
+            f"Protected{', on average over batch draws only' if averaged else ''}: from which of "
+            f"two worlds the records of {quoted(statement.data)} come ({differing})."
+        ),
+        guess="",
+        person=f"Any single record: {single}, under the conditions of the certificate.",
+        noise=(
+            f"Noise on each number of every step: standard deviation {' to '.join(ends)} times the "
+            "clip norm, which is the most that one record can add."
+        ),
     )
 
 
@@ -188,8 +244,12 @@ def limit_sentences(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, TrainingStatement):
         failure = at_most(statement.failure_probability)
         return tuple(LIMITS[code].format(failure_probability=failure) for code in statement.limits)
-    scenario = statement.scenario
-    facts = {"n_dropped": scenario.rows_dropped, "clipped": _clipped_secrets(scenario)}
+    scenario, square = statement.scenario, statement.mean_square
+    facts = {
+        "n_dropped": scenario.rows_dropped,
+        "clipped": _clipped_secrets(scenario),
+        "mean_square": "" if square is None else at_most(square, digits=3),
+    }
     return tuple(RELEASE_LIMITS[code].format(**facts) for code in statement.limits)
 
 
@@ -209,23 +269,28 @@ def _clipped_secrets(scenario: ScenarioPart) -> str:
 
 
 def protected_sentence(scenario: ScenarioPart) -> str:
-    """Name the secret, and those of its values that must not be told apart."""
-    secret = scenario.secret
-    if isinstance(secret, ShareSecret | SizeSecret):
-        return f"Protected: {range_words_of(secret)}{adversary_words(secret)}."
-    columns = [secret.worlds] if isinstance(secret, WorldsSecret) else secret.columns
+    """Say which values of the secret must not be told apart, and by whom."""
+    secret, whom = scenario.secret, adversary_words(scenario)
+    if words := range_words_of(secret):
+        return f"Protected: {words}{whom}."
+    drawn = ""
+    if any(DECLARED in prior.origin for prior in scenario.priors):
+        drawn = " The claim is about tables that were drawn, not about the rows themselves."
+    columns = (
+        [secret.worlds] if isinstance(secret, WorldsSecret) else getattr(secret, "columns", [])
+    )
     pairs = scenario.pairs
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
     return (
         f"Protected: the secret {' and '.join(map(quoted, columns))} "
-        f"({len(scenario.secrets)} values). "
-        f"Not to be told apart: {named}{more}."
+        f"({len(scenario.secrets)} values){whom}. "
+        f"Not to be told apart: {named}{more}.{drawn}"
     )
 
 
-def range_words_of(secret: ShareSecret | SizeSecret) -> str:
-    """Describe which values of a secret must not be told apart, where they are a range.
+def range_words_of(secret: object) -> str:
+    """Describe which values of a secret must not be told apart; empty where they are listed.
 
     >>> range_words_of(SizeSecret(size_of="shop", ratio=1.1, up_to=1_000, n_differing=90))
     "any two sizes of 'shop' within a factor of 1.1, up to 1,000 rows"
@@ -233,19 +298,53 @@ def range_words_of(secret: ShareSecret | SizeSecret) -> str:
     if isinstance(secret, ShareSecret):
         points = f"{100 * secret.within:.6g}"
         unit = "point" if points == "1" else "points"
+        if not isinstance(secret.share_of, str):
+            kinds = listed(secret.share_of, quoted)
+            return f"any two divisions of the rows among {kinds} at most {points} {unit} apart"
         return f"any two shares of {quoted(secret.share_of)} at most {points} {unit} apart"
-    return (
-        f"any two sizes of {quoted(secret.size_of)} within a factor of {secret.ratio:g}, up "
-        f"to {secret.up_to:,} rows"
-    )
+    if isinstance(secret, SizeSecret):
+        return (
+            f"any two sizes of {quoted(secret.size_of)} within a factor of {secret.ratio:g}, up "
+            f"to {secret.up_to:,} rows"
+        )
+    if isinstance(secret, StateSecret):
+        n, slots = len(secret.positions), len(secret.periods)
+        times = "1 protected time" if n == 1 else f"each of {n:,} protected times"
+        return f"the state of {quoted(secret.state_of)} at {times} among {slots:,}"
+    return ""
 
 
-def adversary_words(secret: ShareSecret | SizeSecret) -> str:
-    """Say from whom a range of secrets is hidden; the text begins with a comma."""
-    n_differing = f"{secret.n_differing:,}"
+def adversary_words(scenario: ScenarioPart) -> str:
+    """Say from whom the secret is hidden; the text begins with a comma."""
+    secret = scenario.secret
     if isinstance(secret, ShareSecret) and secret.design == "independent":
-        return f", on average over the other rows; about {n_differing} rows make the difference"
-    return f", even from someone who knows every row but the {n_differing} that make the difference"
+        return (
+            f", on average over the other rows; about {secret.n_differing:,} of "
+            f"{secret.n_rows:,} rows make the difference"
+        )
+    if isinstance(secret, ShareSecret | SizeSecret):
+        return (
+            f", even from someone who knows every row but the {secret.n_differing:,} that make "
+            "the difference"
+        )
+    if isinstance(secret, StateSecret):
+        return (
+            ", from someone who knows how states follow each other and what is measured in each "
+            "state, but no other state"
+        )
+    return ", from someone whose belief is one of the declared priors"
+
+
+def release_words(scenario: ScenarioPart) -> str:
+    """Say what one release is, after "One release is"."""
+    secret = scenario.secret
+    if isinstance(secret, ShareSecret):
+        return f"the query on a whole table of {secret.n_rows:,} rows"
+    if isinstance(secret, SizeSecret):
+        return "the query on a whole table, whose number of rows is neither checked nor printed"
+    if isinstance(secret, StateSecret):
+        return "the query on a whole table, whose number of rows is not checked"
+    return scenario.one_release_is
 
 
 def _query(scenario: ScenarioPart) -> str:
@@ -257,7 +356,7 @@ def _query(scenario: ScenarioPart) -> str:
             words = [f"{name} to {ends}" for name, ends in zip(query.names, words, strict=True)]
         clipped = f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
     return (
-        f"One release is {scenario.one_release_is}.\n"
+        f"One release is {release_words(scenario)}.\n"
         f"Query: {query.kind} with {n} coordinate{'s' if n > 1 else ''}: "
         f"{', '.join(map(shown, query.names))}.{clipped}"
     )
@@ -265,9 +364,8 @@ def _query(scenario: ScenarioPart) -> str:
 
 def _priors(scenario: ScenarioPart) -> str:
     if scenario.has_priors("rows"):
-        (prior,) = scenario.priors
-        where = prior.source.replace("_", " ")
-        return f"The noise was fitted to {prior.origin} ({where})."
+        prior = scenario.priors[0]
+        return f"The noise was fitted to {prior.origin}, of {_SOURCES[prior.source]}."
     lines = [
         f"  - {shown(prior.name)}: {prior.kind}, from {prior.source.replace('_', ' ')}: "
         f"{prior.origin}"
@@ -283,12 +381,14 @@ def _claim(statement: ReleaseStatement) -> str:
     claim, method, noise = statement.guarantee, statement.method, statement.noise
     failure, spent = statement.failure_probability, statement.spent
     rows = statement.scenario.has_priors("rows")
-    sure = (
-        ("for rows as described below" if rows else "under the declared priors")
-        if failure == 0
-        else f"except with probability {in_full(failure)}"
-    )
-    along = _along(statement.profile)
+    sure = "under the declared priors"
+    if statement.mean_square is not None:
+        square = at_most(statement.mean_square, digits=3)
+        what = "readings" if isinstance(statement.scenario.secret, StateSecret) else "rows"
+        sure = f"for {what} whose mean squared distance under this noise is at most {square}"
+    elif failure:
+        sure = f"except with probability {in_full(failure)}"
+    along = "" if rows else _along(statement.profile)
     rule = ""
     if method is not None:
         rule = f" ({method.rule.replace('_', ' ')}, {method.envelope.replace('_', ' ')})"
@@ -303,7 +403,9 @@ def _claim(statement: ReleaseStatement) -> str:
             "\nThe variation of the data already hides the secret this well, so only the minimum "
             "noise is added."
         )
-    return f"Claim: {claim}{along}, {sure}.\n{claim.cost_words(spent, rule)}{reason}"
+    # The first lines say how often guesses are right.
+    cost = "" if spent == statement.guess else f"\n{claim.cost_words(spent, rule)}"
+    return f"Claim: {claim}{along}, {sure}.{cost}{reason}"
 
 
 def total_sentence(statement: ReleaseStatement) -> str:
@@ -356,9 +458,12 @@ def _noise(statement: ReleaseStatement) -> str:
     noise, names = statement.noise, statement.scenario.query.names
     stds = zip(names, noise.std_by_coordinate, strict=True)
     lines = [f"  {shown(name)}: {std:.6g}" for name, std in stds]
+    scaled = ""
+    if statement.mean_square is None:
+        scaled = f", standard deviation {noise.std:.6g} in scaled coordinates"
+        scaled += "" if noise.shape.kind == "isotropic" else " (root mean square)"
     return (
-        f"Noise: Gaussian on a grid, standard deviation {noise.std:.6g} in scaled coordinates"
-        f"{'' if noise.shape.whitening is None else ' (root mean square)'}; in your units:\n"
+        f"Noise: Gaussian on a grid{scaled}; standard deviations in your units:\n"
         + "\n".join(lines)
         + f"\n  generator {noise.generator}, sampling error at most "
         f"{at_most(noise.implementation_delta)} in total variation"
@@ -371,7 +476,8 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
     if claim.is_sliced or not noise.std:
         return ()
     shape = noise.shape
-    correlated = any(any(row[:i]) for i, row in enumerate(shape.whitening or ()))
+    correlated = shape.is_beside and shape.kind not in {"diagonal", "isotropic"}
+    correlated |= any(any(row[:i]) for i, row in enumerate(shape.whitening or ()))
     how = {
         "fitted": "fitted to the secret",
         "diagonal": "fitted to the secret, each statistic by itself",
@@ -390,9 +496,32 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
             best_for = "for this range"
         sentences.append(
             f"Its total variance is within {share:g}\u00a0% of the best Gaussian noise{plain} "
-            f"{best_for}, with this guard."
+            f"{best_for}{'' if statement.mean_square is not None else ', with this guard'}."
         )
+    if statement.coupling is not None:
+        sentences.append(_coupling(statement.scenario, statement.coupling))
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def _coupling(scenario: ScenarioPart, coupling: CouplingPart) -> str:
+    """Say how the rows of a change meet, and how much less noise any coupling could allow."""
+    if isinstance(scenario.secret, StateSecret):
+        return (
+            "Coupling: in the proof, the states of the two worlds meet as early as they can, and "
+            "then stay together; what is measured is the same wherever they are."
+        )
+    how = {
+        "independent": "drawn independently of each other",
+        "transport": "matched by nearness, which a plain verification does not check",
+    }
+    kind, _, name = coupling.name.partition(":")
+    label = "all conditions of the query" if name == "*" else shown(name)
+    fallback = "as far as possible" if kind == "cells" else "by nearness of the groups"
+    words = how.get(coupling.name, f"matched by {label}, {fallback}")
+    return (
+        f"Coupling: in the proof, the rows of the two worlds are {words}; no coupling would allow "
+        f"noise of this shape below {100 * coupling.least_share:.0f}\u00a0% of this."
+    )
 
 
 def _is_determined(statement: ReleaseStatement) -> bool:
@@ -408,14 +537,14 @@ def _guard(statement: ReleaseStatement, claim: Claim) -> str:
     allows between two points.
     """
     guard, query = statement.noise.shape.guard, statement.scenario.query
-    if guard is None:
+    if guard is None or statement.mean_square is not None:
         return ""
     alone = f"{shown(query.names[0])} alone by {_at_least(guard * query.scales[0])}"
     hidden = (
         f"Guard: every shift of the output by up to {_at_least(guard)} in scaled coordinates "
         f"({alone}) is hidden as well as the claim says."
     )
-    if any(statement.scenario.has_priors(kind) for kind in ("gaussian", "sampled", "rows")):
+    if any(statement.scenario.has_priors(kind) for kind in ("gaussian", "sampled")):
         return hidden
     if _is_determined(statement):
         delta = statement.noise.implementation_delta
@@ -464,8 +593,8 @@ def guess_sentence(guess: float | None) -> str:
         return "No useful bound on guessing the secret can be stated for the whole release."
     return (
         "Someone who has narrowed the secret down to two protected values, both equally likely, "
-        f"and sees only this release guesses right at most {percent_at_most(guess)} of the time "
-        "(coin flip: 50\u00a0%)."
+        f"and sees only this release guesses right at most {percent_at_most(guess)} of the time, "
+        "on average over releases (coin flip: 50\u00a0%)."
     )
 
 

@@ -51,6 +51,8 @@ class Search(NamedTuple):
     """Cost of infinite noise: what the sampler's own error adds."""
     start: float = 1.0
     """Noise at which the search starts, as a multiple of the size of the differences."""
+    factor: float = 2.0
+    """Factor by which the start may be off, roughly."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,6 +106,14 @@ class WholeClaim:
     @abstractmethod
     def distance_limit(self) -> float:
         """Squared distance of two points, in noise deviations, whose cost equals the bound."""
+
+    def start(self, full: Full) -> tuple[float, float]:
+        """Start of the search, and how far it may be off: exact where mean squares decide."""
+        differences = full.differences
+        if differences is None or not differences.is_by_mean_square:
+            return 1 / math.sqrt(self.distance_limit), 2.0
+        square = full.mean_square(differences.scale)
+        return math.sqrt(square / self.distance_limit), 1 + 2.0**-38
 
     @property
     def bound(self) -> float:
@@ -187,7 +197,8 @@ class WholeClaim:
         if search.cost(start * LEAST_NOISE) <= search.limit:
             # The distributions themselves hide the secret; the noise only covers the grid.
             return start * LEAST_NOISE
-        noise_std = smallest_safe(search.cost, search.limit, start=start) * SAFETY
+        noise_std = smallest_safe(search.cost, search.limit, start=start, factor=search.factor)
+        noise_std *= SAFETY
         return raise_until(lambda std: self.cost(full, std) <= self.bound, noise_std)
 
     def instance_costs(self, compared: Compared, noise_std: float) -> Floats | None:

@@ -21,7 +21,7 @@ from pufferslice.claims.slices import (
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.couplings import Effort, Recipe
-from pufferslice.sensitivity.renyi import gaussian_delta
+from pufferslice.sensitivity.renyi import gaussian_delta, released_delta
 from pufferslice.sensitivity.sensitivity import Full, Slices
 
 _LEAST_DELTA: Final = 1e-140
@@ -140,18 +140,6 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
         return min(1.0, released_delta(ideal(epsilon), epsilon, tau) * _UP)
 
     return delta_at
-
-
-def released_delta(delta: float, epsilon: float, implementation_delta: float) -> float:
-    """Bound the delta of what is released at this epsilon, by noise that is not ideal.
-
-    Each of the two distributions is at most `implementation_delta` away from its ideal one.
-
-    >>> round(released_delta(1e-5, 0.0, 1e-6), 9)
-    1.2e-05
-    """
-    added = (1 + math.exp(min(epsilon, 700.0))) * implementation_delta
-    return min(1.0, delta + added)
 
 
 def _log_gaussian_delta(ratio: float, epsilon: float) -> float:

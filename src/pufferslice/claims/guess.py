@@ -50,8 +50,8 @@ class Guess(WholeClaim):
     def meaning(self) -> str:
         """Words for who guesses right how often."""
         return (
-            "both equally likely, someone who holds a declared prior and sees only this release "
-            f"guesses right at most {percent_at_most(self.at_most)} of the time"
+            "both equally likely, someone who sees only this release guesses right at most "
+            f"{percent_at_most(self.at_most)} of the time, on average over releases"
         )
 
     @property
@@ -65,10 +65,13 @@ class Guess(WholeClaim):
 
     def search(self, full: Full) -> Search:
         """Search by twice the advantage over a coin flip."""
+        start, factor = self.start(full)
         return Search(
             cost=lambda std: 2 * released_guess(full, std) - 1,
             limit=2 * self.at_most - 1,
             floor=released_variation(0.0, full.implementation_delta),
+            start=start,
+            factor=factor,
         )
 
     @property

@@ -53,10 +53,9 @@ class Information(WholeClaim):
 
     def search(self, full: Full) -> Search:
         """Search by the cost itself."""
+        start, factor = self.start(full)
         return Search(
-            cost=lambda std: self.cost(full, std),
-            limit=self.bits,
-            start=1 / math.sqrt(self.distance_limit),
+            cost=lambda std: self.cost(full, std), limit=self.bits, start=start, factor=factor
         )
 
     def words_if_off(self, share: float, implementation_delta: float) -> str:

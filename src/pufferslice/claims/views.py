@@ -22,6 +22,9 @@ ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 DEFAULT_DELTAS: Final = (1e-5,)
 """Deltas at which a certificate states views by default."""
 
+LARGEST_VIEW: Final = 20.0
+"""Largest epsilon that is stated for sums of rows."""
+
 ORDERS: Final = tuple(
     1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255)
 )
@@ -183,6 +186,11 @@ def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> 
     """List the views of the whole output alone; none where its distances are not known."""
     if full.differences is None or full.missing.any():
         return []
+    direct = full.epsilon_at(delta, noise_std) if delta >= SMALLEST_DIRECT_DELTA else None
+    if not full.differences.converts_orders:
+        if direct is None or not direct < LARGEST_VIEW:
+            return []
+        return _views("unsliced", {"direct": direct}, delta)
 
     def at_order(order: float) -> float:
         return full.divergence(order, noise_std)
@@ -192,7 +200,6 @@ def unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> 
     epsilons["order_grid"] = _best_over_orders(
         at_order, improved_epsilon_joint, order=order, cost=spent, delta=delta
     )
-    direct = full.epsilon_at(delta, noise_std) if delta >= SMALLEST_DIRECT_DELTA else None
     if direct is not None:
         epsilons["direct"] = direct
     return _views("unsliced", epsilons, delta)

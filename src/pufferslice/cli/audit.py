@@ -2,7 +2,7 @@
 """`pufferslice audit`: try to refute a certificate with fresh outputs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +34,7 @@ def audit(
 ) -> None:
     """Attack what a certificate states; exits 1 if anything is refuted. Nothing is released."""
     from pufferslice._core.files import CONFIDENTIAL, pretty_json, write_whole
-    from pufferslice.audit import Outputs, audit_outputs, draw_outputs
+    from pufferslice.audit import Outputs, audit_outputs, audit_release
     from pufferslice.certificate import Certificate
     from pufferslice.config.scenario import read_request
 
@@ -43,21 +43,23 @@ def audit(
             "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
         )
     held, request = Certificate.load(certificate), read_request(scenario, progress_bar)
-    if supplied is not None:
-        outputs = Outputs.load(supplied)
-    else:
-        n_drawn = _DEFAULT_N_OUTPUTS if n_outputs is None else n_outputs
-        outputs = draw_outputs(request.scenario, held, n_drawn, seed=seed)
+    options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     with progress_bar("claims") as progress:
-        result = audit_outputs(
-            request.scenario,
-            request.profile,
-            held,
-            outputs,
-            confidence=confidence,
-            seed=seed,
-            progress=progress,
-        )
+        if supplied is not None:
+            outputs = Outputs.load(supplied)
+            result = audit_outputs(
+                request.scenario, request.profile, held, outputs, **options, progress=progress
+            )
+        else:
+            n_drawn = _DEFAULT_N_OUTPUTS if n_outputs is None else n_outputs
+            result = audit_release(
+                request.scenario,
+                request.profile,
+                held,
+                n_outputs=n_drawn,
+                **options,
+                progress=progress,
+            )
     if out is not None:
         write_whole(out, pretty_json(result.to_json()), CONFIDENTIAL)
     answer(result.to_json(), str(result), json=json)

@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import attrs
 import typer
 
 from pufferslice.cli.output import Json, Overrides, answer, progress_bar
@@ -11,6 +12,8 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
+    from pufferslice.config.scenario import Request
+    from pufferslice.queries.features import Unusual
 
 
 def calibrate(
@@ -21,8 +24,16 @@ def calibrate(
     set: Overrides = None,  # noqa: A002 - the name of the flag
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[
-        str | None, typer.Option(help="A ledger whose releases the certificate states.")
+        str | None,
+        typer.Option(help="The ledger of the release: refuse now what it would refuse then."),
     ] = None,
+    acknowledge_earlier: Annotated[
+        bool,
+        typer.Option(
+            "--acknowledge-earlier",
+            help="State the releases before 0.3 in that ledger as not covered jointly.",
+        ),
+    ] = False,
     json: Json = False,
     sweep: Annotated[
         bool,
@@ -40,7 +51,9 @@ def calibrate(
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
     from pufferslice.config.scenario import read_request
+    from pufferslice.releases.derived import requested
     from pufferslice.releases.ledger import Ledger
+    from pufferslice.releases.states import Grant
 
     if sweep and out is not None:
         raise ArgumentError(
@@ -48,10 +61,21 @@ def calibrate(
         )
     if not sweep and (bounds is not None or plot is not None):
         raise ArgumentError("--bounds and --plot are for --sweep")
+    if acknowledge_earlier and ledger is None:
+        raise ArgumentError("--acknowledge-earlier needs --ledger, which holds those releases")
     request = read_request(
         _scenario_here() if scenario is None else scenario, progress_bar, overrides=set
     )
     file, options = request.file, request.file.calibration
+    # A wrong name is found before anything is written.
+    derived = requested(request.scenario.query.names, **file.derived.arguments())
+    earlier: list[str] = []
+    if ledger is not None:
+        book = Ledger(ledger)
+        earlier = book.earlier() if acknowledge_earlier else []
+        if file.guarantee.total is None:
+            keys = request.scenario.ledger_keys()
+            book.check_free(Grant(certificate="", keys=keys, earlier=tuple(earlier)))
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
             request.scenario,
@@ -66,8 +90,10 @@ def calibrate(
             deltas=file.guarantee.deltas,
             noise_std=options.noise_std,
             accuracy=options.accuracy,
+            coupling=options.coupling,
+            person=options.person,
             total=file.guarantee.total,
-            earlier_releases=Ledger(ledger).releases() if ledger else (),
+            earlier_releases=earlier,
             progress=progress,
         )
     if sweep:
@@ -77,12 +103,24 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
-    judgement = verdict(certificate)
+    judgement = verdict(certificate, request.scenario, derived)
+    columns = _unusual(request)
     value = _summary(certificate) | {"verdict": judgement.to_json()}
+    if columns:
+        value["columns"] = [attrs.asdict(column) for column in columns]
     name, protected, *rest = str(certificate).split("\n\n")
     # What everyone should read comes first.
-    internal = f"{judgement}\nThis table is internal: do not publish it."
+    lines = [str(judgement), *(str(column) for column in columns)]
+    internal = "\n".join([*lines, "This table is internal: do not publish it."])
     answer(value, "\n\n".join([protected, internal, name, *rest, note]), json=json)
+
+
+def _unusual(request: "Request") -> "list[Unusual]":
+    """Find the columns of the released table with values that are missing or clipped."""
+    features = request.scenario.query.features
+    if request.scenario.prior_kind != "rows" or features is None or request.table is None:
+        return []
+    return [each for each in features.unusual(request.table) if each.n_missing or each.n_clipped]
 
 
 def _answer_sweep(

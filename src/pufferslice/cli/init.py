@@ -15,7 +15,7 @@ def init(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A short scenario.toml alone: prevalence, attribute, markov or volume.",
+            help="A short scenario.toml: prevalence, volume, supplier, occupancy or attribute.",
         ),
     ] = None,
     json: Json = False,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice ledger`: what was released, and where that is kept."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,83 +10,74 @@ from pufferslice._core.text import given
 from pufferslice.cli.output import REFUSED, Json, answer
 from pufferslice.errors import ArgumentError, LedgerError
 
+if TYPE_CHECKING:
+    from pufferslice.releases import Ledger
+    from pufferslice.releases.states import Entry
+
 app = typer.Typer(
     name="ledger",
-    help="Show, check and copy ledgers; make one that a team shares.",
+    help="Show, check, copy, restore and migrate ledgers; make one that a team shares.",
     no_args_is_help=True,
 )
 
 Location = Annotated[str, typer.Argument(help="A file, or postgresql://user@host/database#name.")]
+NewLocation = Annotated[str, typer.Argument(help="A new ledger: a file or an address.")]
+
+
+Digest = Annotated[str, typer.Argument(help="The first digits of the certificate's digest.")]
 
 
 @app.command(name="list")
 def show_all(location: Location, json: Json = False) -> None:
-    """List the releases, oldest first: the certificate of each and how far it got."""
+    """List the releases, oldest first: when, of what, how far each got, and what is left."""
     from pufferslice.releases import Ledger
 
     book = Ledger(location)
     book.check_there()
-    entries = book.entries()
-    moved_to = book.moved_to
-    lines = [f"{entry.certificate}  {entry.state}" for entry in entries]
-    lines = lines or [f"{book.name} has no releases."]
-    lines += [] if moved_to is None else [f"Closed: it was copied to {moved_to}."]
-    lines += ["Not open: the copy into it was not finished; repeat it."] if book.is_incoming else []
+    answer(book.to_json(), str(book), json=json)
+
+
+@app.command()
+def show(location: Location, certificate: Digest, json: Json = False) -> None:
+    """Show one release: its values, when each step was recorded, and in a database by whom."""
+    from pufferslice._core.files import parsed_json
+    from pufferslice.releases import Ledger, Release
+
+    book = Ledger(location)
+    book.check_there()
+    entry = _entry(book, certificate)
+    steps = [e for e in book.events() if entry.number in {e.number, e.release}]
+    document = None if entry.release is None else parsed_json(entry.release)
+    lines = [f"{entry.certificate}  {entry.state}"]
+    lines += [
+        f"  {event.kind} at {event.at}"
+        + (f" by {event.role}" if event.role else "")
+        + (f" from {event.address}" if event.address else "")
+        for event in steps
+    ]
+    lines += [] if document is None else [str(Release.from_json(document))]
+    trail = [{key: getattr(e, key) for key in ("kind", "at", "role", "address")} for e in steps]
     answer(
         {
-            "ledger": book.name,
-            "id": book.id,
-            "incoming": book.is_incoming,
-            "moved_to": moved_to,
-            "releases": [
-                {"certificate": entry.certificate, "state": entry.state} for entry in entries
-            ],
+            "certificate": entry.certificate,
+            "state": entry.state,
+            "trail": trail,
+            "release": document,
         },
         "\n".join(lines),
         json=json,
     )
 
 
-@app.command()
-def show(
-    location: Location,
-    certificate: Annotated[
-        str, typer.Argument(help="The first digits of the certificate's digest.")
-    ],
-    json: Json = False,
-) -> None:
-    """Show one release: its values, and in a database who recorded it and when."""
-    from pufferslice._core.files import parsed_json
-    from pufferslice.releases import Ledger, Release
-
-    book = Ledger(location)
-    book.check_there()
+def _entry(book: "Ledger", certificate: str) -> "Entry":
+    """Find the one release whose certificate begins like this."""
     entries = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
     if len(entries) != 1 or not certificate:
         raise ArgumentError(
             f"{len(entries)} releases in {book.name!r} have a certificate that begins with "
             f"{given(certificate)}; give the first digits of one that `ledger list` shows"
         )
-    (entry,) = entries
-    document = None if entry.release is None else parsed_json(entry.release)
-    trail = [event for event in book.trail() if event.certificate == entry.certificate]
-    lines = [f"{entry.certificate}  {entry.state}"]
-    lines += [
-        f"  {event.state} at {event.at} by {event.role}"
-        + (f" from {event.address}" if event.address else "")
-        for event in trail
-    ]
-    lines += [] if document is None else [str(Release.from_json(document))]
-    answer(
-        {
-            "certificate": entry.certificate,
-            "state": entry.state,
-            "trail": [event._asdict() for event in trail],
-            "release": document,
-        },
-        "\n".join(lines),
-        json=json,
-    )
+    return entries[0]
 
 
 @app.command()
@@ -96,26 +88,73 @@ def check(location: Location, json: Json = False) -> None:
     book = Ledger(location)
     book.check_there()
     problems = book.problems()
-    text = "\n".join(problems) or f"{book.name}: no problems. Releases: {len(book.entries())}."
+    n_events = len(book.events())
+    text = "\n".join(problems) or f"{book.name}: no problems in {n_events} events."
     answer({"ledger": book.name, "problems": problems}, text, json=json)
     if problems:
         raise typer.Exit(REFUSED)
 
 
 @app.command()
-def copy(
-    source: Location,
-    target: Annotated[str, typer.Argument(help="A new ledger: a file or an address.")],
+def void(location: Location, certificate: Digest, json: Json = False) -> None:
+    """Give up an attempt that ended without a result, so that its certificate can be released.
+
+    Nothing was handed out, and nothing of that attempt can be recorded any more.
+    """
+    from pufferslice.releases import Ledger
+
+    book = Ledger(location)
+    book.check_there()
+    entry = _entry(book, certificate)
+    book.give_up(entry.number)
+    answer(
+        {"ledger": book.name, "certificate": entry.certificate, "state": "void"},
+        f"Given up: {entry.certificate[:12]}. The certificate can be released.",
+        json=json,
+    )
+
+
+@app.command()
+def reconcile(
+    location: Location,
+    places: Annotated[
+        list[Path],
+        typer.Argument(help="Folders with spent marks and release files, or such files."),
+    ],
     json: Json = False,
 ) -> None:
+    """Take in the releases that a ledger forgot, as one that was restored from a backup does.
+
+    They are known from their spent marks and release files. Certificates beside release files say
+    of which secret they are; without one a release counts for every secret.
+    """
+    from pufferslice.releases import Ledger
+    from pufferslice.releases.commands import finished, reconciling
+    from pufferslice.releases.marks import found_in
+
+    for place in places:
+        if not place.exists():
+            raise ArgumentError(f"there is no file or folder {str(place)!r}; check the name")
+    book = Ledger(location)
+    n_found = finished(reconciling(book, found_in(places)))
+    answer(
+        {"ledger": book.name, "found": n_found},
+        f"{book.name}: releases that were missing and are taken in: {n_found}.",
+        json=json,
+    )
+
+
+@app.command()
+def copy(source: Location, target: NewLocation, json: Json = False) -> None:
     """Copy all releases to a new ledger and close the old one, so that only one is ever open.
 
     Killed or cut off, the same command goes on where it was.
     """
     from pufferslice.releases import Ledger
+    from pufferslice.releases.commands import copying, finished
 
     old, new = Ledger(source), Ledger(target)
-    n_copied = old.copy_to(new)
+    n_copied = finished(copying(old, new))
     answer(
         {"source": old.name, "target": new.name, "releases": n_copied},
         f"Copied to {new.name}, releases: {n_copied}. {old.name} is closed; it can still be read.",
@@ -124,15 +163,36 @@ def copy(
 
 
 @app.command()
+def migrate(source: Location, target: NewLocation, json: Json = False) -> None:
+    """Keep in a new ledger what one before 0.3 holds, and close that one.
+
+    Its releases are spent, and nothing later covers them jointly: a new certificate is refused
+    unless it says so (`calibrate --acknowledge-earlier`). Killed, the same command goes on.
+    """
+    from pufferslice.releases import Ledger
+    from pufferslice.releases.commands import finished
+    from pufferslice.releases.earlier import migrating
+
+    old, new = Ledger(source), Ledger(target)
+    n_kept = finished(migrating(old, new))
+    answer(
+        {"source": old.name, "target": new.name, "releases": n_kept},
+        f"Kept in {new.name} as spent before 0.3, not covered jointly, releases: {n_kept}. "
+        f"{old.name} is closed.",
+        json=json,
+    )
+
+
+@app.command()
 def create(
     location: Location,
     writer: Annotated[
-        list[str] | None, typer.Option(help="A role that may intend and record releases.")
+        list[str] | None, typer.Option(help="A role that may record releases.")
     ] = None,
     reader: Annotated[list[str] | None, typer.Option(help="A role that may only read.")] = None,
     json: Json = False,
 ) -> None:
-    """Make a ledger in a database, or bring it up to date, and say who may use it."""
+    """Make a ledger in a database, and say who may use it."""
     from pufferslice.releases.ledger import URL_SCHEMES
 
     if not location.startswith(URL_SCHEMES):
@@ -142,9 +202,9 @@ def create(
     from pufferslice.releases.postgres import Database
 
     database = Database(location)
-    version = database.migrate(writers=writer or (), readers=reader or ())
+    version = database.create(writers=writer or (), readers=reader or ())
     answer(
-        {"ledger": database.name, "schema_version": version},
-        f"{database.name} is ready, schema version {version}.",
+        {"ledger": database.name, "version": version},
+        f"{database.name} is ready, version {version}.",
         json=json,
     )

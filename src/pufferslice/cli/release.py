@@ -2,12 +2,15 @@
 """`pufferslice release`: the query with noise, once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
 from pufferslice.errors import ArgumentError, StorageError
+
+if TYPE_CHECKING:
+    from pufferslice.releases.derived import DerivedStatistics
 
 
 def release(
@@ -32,6 +35,10 @@ def release(
             help="Release the rows of this file instead of the table in the scenario (worlds)."
         ),
     ] = None,
+    spent_marks: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the spent mark; without it, that of the certificate."),
+    ] = None,
     into_range: Annotated[
         bool,
         typer.Option(
@@ -51,21 +58,27 @@ def release(
     from pufferslice.config.scenario import read_request
     from pufferslice.data import read_table
     from pufferslice.releases import Ledger
-    from pufferslice.releases.release import AGAIN, release_again
+    from pufferslice.releases.commands import AGAIN
+    from pufferslice.releases.derived import requested
     from pufferslice.releases.release import release as release_rows
+    from pufferslice.releases.release import release_again
 
     held = Certificate.load(certificate)
     if again and into_range:
         raise ArgumentError("--again writes the recorded release as it is; leave --into-range out")
     book = Ledger(ledger)
+    derived: DerivedStatistics | None = None
     if again:
-        released = release_again(held, ledger=book, out=out)
+        released = release_again(held, ledger=book, out=out, spent_marks=spent_marks)
     elif scenario is None:
         raise ArgumentError(
             "give the scenario.toml that was certified; only --again works without it"
         )
     else:
         request = read_request(scenario, progress_bar)
+        section = request.file.derived
+        # A wrong name is found before the release, which happens once.
+        wanted = requested(request.scenario.query.names, **section.arguments())
         n_choices = sum(choice is not None for choice in (group, row, rows))
         if n_choices != 1 and not (n_choices == 0 and request.scenario.rule is None):
             raise ArgumentError(
@@ -83,12 +96,19 @@ def release(
                 held,
                 ledger=book,
                 out=out,
+                spent_marks=spent_marks,
                 into_range=into_range,
                 progress=progress,
             )
+        if wanted:
+            derived = released.derived(
+                **section.arguments(), simultaneous=section.simultaneous, certificate=held
+            )
     try:
-        text = f"{released}\n\nWritten: {out}. Recorded in {book.name}."
-        answer(released.to_json(), text, json=json)
+        values = "" if derived is None else f"\n{derived}"
+        text = f"{released}{values}\n\nWritten: {out}. Recorded in {book.name}."
+        more = {} if derived is None else {"statistics": derived.to_json()}
+        answer(released.to_json() | more, text, json=json)
     except StorageError as error:
         raise StorageError(
             f"{error}. The release is written to {str(out)!r} and recorded in the ledger "

@@ -12,11 +12,18 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, final, get_ar
 import attrs
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from pufferslice import data, queries
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_above
+from pufferslice._core.checks import check_above, check_count
 from pufferslice._core.files import read_bytes
 from pufferslice._core.text import given, listed
 from pufferslice._core.threads import Progress, silent
@@ -80,7 +87,15 @@ _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult_this_year": lambda: data.adult_years()[1],
 }
 """Tables that ship with the library, by name."""
-_WORLDS: Final = ("worlds", "gaussian", "prevalence", "attribute", "markov", "volume")
+_WORLDS: Final = (
+    "worlds",
+    "gaussian",
+    "prevalence",
+    "attribute",
+    "occupancy",
+    "volume",
+    "supplier",
+)
 """Sections that declare worlds."""
 
 
@@ -95,8 +110,8 @@ class Data(Table):
     null_values: Texts = key((), example=["?"])
     """Strings that mean missing; an empty cell always does."""
     missing: Literal["refuse", "drop-rows", "middle"] = key("refuse", example="refuse", used=True)
-    """`refuse` (default), `drop-rows`: rows without a value are left out and counted; or, for
-    [prevalence] and [volume], `middle`: a missing value counts as the middle of its clip range."""
+    """`refuse` (default), or `drop-rows`: rows without a value are left out and counted.
+    Sums of rows refuse and drop none (`missing` of [query] says what counts)."""
 
     def read(self, folder: Path, path: str) -> pa.Table:
         """Read the table of a file that is named beside the scenario."""
@@ -118,10 +133,11 @@ class Data(Table):
 
 
 class SecretBins(Table):
-    """Quantile bins of a numeric column."""
+    """Bins of a numeric column: of quantiles, or between public edges."""
 
     column: Text
-    quantiles: int
+    quantiles: int | None = None
+    edges: Numbers | None = None
 
 
 class ClosePairs(Table):
@@ -140,7 +156,11 @@ class SecretSection(Table):
     columns: Texts | None = key(None, example=["sex", "race"])
     """Or its values in several columns; a secret is then written `a & b`."""
     bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
-    """Or a quantile bin of a numeric column; a secret is then written `age q1/5`."""
+    """Or a bin of a numeric column: one of so many `quantiles`, written `age q1/5`, or between
+    public `edges`, written `30 <= age < 40`."""
+    name: Text | None = key(None, example="site of the sample")
+    """For [worlds] and [gaussian]: name of the secret, by which a ledger knows it; `world` if left
+    out."""
     pairs: Annotated[
         Literal["all"] | Listed[Pair] | ClosePairs,
         either("'all', a list of pairs of strings, or one of difference, ratio and nearest"),
@@ -156,7 +176,7 @@ class SecretSection(Table):
             raise ArgumentError("[secret]: needs exactly one of column, columns, bins")
         (choice,) = choices
         if isinstance(choice, SecretBins):
-            return Bins(column=choice.column, quantiles=choice.quantiles)
+            return Bins(**choice.given())
         return choice if isinstance(choice, str) else list(choice)  # type: ignore[return-value]
 
     def listed_pairs(self) -> Pairs:
@@ -195,6 +215,10 @@ class ConditionTable(Table):
     hour: int | None = None
     weekday: Text | None = None
     day: Any = None
+    week: Text | None = None
+    month: Text | None = None
+    quarter: Text | None = None
+    year: int | None = None
 
     @model_validator(mode="after")
     def _has_one_condition(self) -> Self:
@@ -211,6 +235,11 @@ class ConditionTable(Table):
         return self.column, build(*value) if name == "between" else build(value)
 
 
+_PERIODS: Final = frozenset({"days", "weeks", "months", "quarters", "years"})
+Ends = Annotated[tuple[Any, Any] | None, Field(strict=False)]
+"""The first and the last of some groups, if they are given."""
+
+
 class GroupTable(Table):
     """Groups of rows by one column: exactly one of the other keys."""
 
@@ -218,20 +247,26 @@ class GroupTable(Table):
     values: Listed[Any] | None = None
     edges: Numbers | None = None
     per: Annotated[str, Word("hour", "weekday")] | None = None
-    days: Annotated[tuple[Any, Any] | None, Field(strict=False)] = None
+    days: Ends = None
+    weeks: Ends = None
+    months: Ends = None
+    quarters: Ends = None
+    years: Ends = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
         if len(self.model_fields_set - {"column"}) != 1:
-            raise ValueError("needs exactly one of values, edges, per, days")
+            names = ", ".join(name for name in type(self).model_fields if name != "column")
+            raise ValueError(f"needs exactly one of {names}")
         return self
 
     def groups(self) -> list[Any]:
         """Return the groups as `group_by` takes them."""
         if self.edges is not None:
             return list(queries.intervals(self.edges))
-        if self.days is not None:
-            return list(queries.days(*self.days))
+        for name in _PERIODS & self.model_fields_set:
+            build: Callable[..., list[queries.Condition]] = getattr(queries, name)
+            return build(*getattr(self, name))
         if self.per is not None:
             return list(queries.hours() if self.per == "hour" else queries.weekdays())
         return list(self.values or ())
@@ -279,10 +314,10 @@ class ModelTable(Table):
     depth: int = 3
     learning_rate: float = 0.1
 
-    def query(self) -> Query:
-        """Build the query by the function of this kind."""
+    def query(self, rules: Mapping[str, Any]) -> Query:
+        """Build the query by the function of this kind, which may take rules for columns."""
         build: Callable[..., Query] = getattr(queries, self.kind)
-        arguments = self.given()
+        arguments = {**self.given(), **rules}
         del arguments["kind"]
         try:
             return build(**arguments)
@@ -322,15 +357,28 @@ class RangeTable(Table, extra="allow"):
 
 _WHOLE_QUERIES: Final = ({"model"}, {"autocorrelation"}, {"columns", "flags"})
 """Keys that define the query completely."""
-_BESIDE: Final = {"distribution", "clip", "range", "scales", "scales_from"}
+_RULES: Final = {"clip", "missing", "edges"}
+"""Keys that hold public rules for the values of columns."""
+_BESIDE: Final = {"distribution", "range", "scales", "scales_from", "clip_from", *_RULES}
 """Keys that may stand beside those that define a query."""
 
 
-class QuerySection(Table):
-    """What is computed; coordinates are in the order of the keys in the file."""
+class OneOrSeveral:
+    """A table, or an array of tables, in the JSON Schema."""
 
-    distribution: Annotated[str, Word(*LAWS)] = key(example="groups", used=True)
-    """What one release is: `groups`, `bootstrap`, `records` or `worlds`."""
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        one = handler(schema)
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
+class QuerySection(Table):
+    """What is computed, in the order of the keys in the file; several `[[query]]` are joined."""
+
+    distribution: Annotated[str, Word(*LAWS)] | None = key(None, example="groups", used=True)
+    """What one release is: `groups`, `bootstrap`, `records` or `worlds`; left out where a section
+    such as [prevalence] declares it."""
     mean: Texts = key((), example=["age", "hours-per-week"], used=True)
     """Numeric columns to average."""
     std: Texts = key((), example=["age"], used=True)
@@ -347,7 +395,7 @@ class QuerySection(Table):
     """Numeric columns to add up."""
     count: Listed[ConditionTable] = key((), example=[{"column": "age", "between": [17, 30]}])
     """Numbers of rows that meet a condition, as in `rate`; there are also `between`, and `hour`,
-    `weekday` and `day` of a time."""
+    `weekday`, `day`, `week`, `month`, `quarter` and `year` of a time."""
     median: Texts = key((), example=["age"])
     """Numeric columns to take the median of."""
     covariance: Listed[Pair] = key((), example=[["age", "hours-per-week"]])
@@ -356,7 +404,8 @@ class QuerySection(Table):
     """Pairs of numeric columns."""
     by: Listed[GroupTable] = key((), example=[{"column": "sex", "values": ["Female", "Male"]}])
     """Groups of rows, each with all of the statistics: `values`, `edges` of intervals, `per` hour
-    or weekday, or the first and last of `days`; of several columns, every combination."""
+    or weekday, or the first and last of `days`, `weeks`, `months`, `quarters` or `years`; of
+    several columns, every combination."""
     cells: Literal["count", "rate"] | None = key(None, example="count")
     """With `by`, instead of statistics: how many rows each group has, or which share; a histogram
     or a contingency table."""
@@ -385,6 +434,14 @@ class QuerySection(Table):
         None, example={"age": [17, 90], "hours-per-week": [1, 99]}
     )
     """Public low and high end by column: the values of each row are moved into them first."""
+    clip_from: Text | None = key(None, example="last-year.csv")
+    """An earlier or public table, never the released one: its ends, rounded outwards to two digits,
+    clip the columns that `clip` does not name."""
+    missing: dict[str, Any] | None = key(None, example={"hours-per-week": 40})
+    """For sums over rows: the public value by column that a missing one counts as. Left out, the
+    middle of the clip range, and a condition on it is not met."""
+    edges: dict[str, Numbers] | None = key(None, example={"age": [17, 30, 45, 60, 91]})
+    """For sums over rows: public edges of the histograms from which quantiles are computed."""
     range: RangeTable | None = key(
         None,
         example={"mean(age)": [17, 90], "hours-per-week": [1, 99], "std(age)": [0, 37]},
@@ -405,32 +462,49 @@ class QuerySection(Table):
     those of `scales` come first."""
 
     _order: tuple[str, ...] = PrivateAttr(())
+    _others: tuple["QuerySection", ...] = PrivateAttr(())
 
     @model_validator(mode="wrap")
     @classmethod
     def _keep_order(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        section = handler(value)
-        section._order = tuple(value)  # noqa: SLF001 - of this class
-        return section
+        tables = value if isinstance(value, list) and value else [value]
+        first, *others = (handler(table) for table in tables)
+        if any(other.distribution != first.distribution for other in others):
+            raise ValueError("must have one distribution in all of its tables")
+        for section, table in zip([first, *others], tables, strict=True):
+            section._order = tuple(table)  # noqa: SLF001 - of this class
+        first._others = tuple(others)  # noqa: SLF001 - of this class
+        return first
 
     def query(self, table: Data, folder: Path, worlds: Iterable[str] = ()) -> Query:
         """Build the query with its range, scales and policy on missing values.
 
         `worlds` are files that may be released, beside the table.
         """
-        query = self._unscaled().with_missing(table.missing)
+        released = tuple(worlds)
+        parts = [each._one(table, folder, released) for each in (self, *self._others)]  # noqa: SLF001
+        return parts[0] if len(parts) == 1 else queries.join(*parts)
+
+    def _one(self, table: Data, folder: Path, worlds: Iterable[str]) -> Query:
+        """Build the query of this table of the file alone."""
+        for name in ("scales_from", "clip_from"):
+            path = getattr(self, name)
+            if path is not None and table.has_file_of(path, folder, worlds):
+                raise ArgumentError(
+                    f"[query] {name}: is the released table, and what it says is printed; take a "
+                    f"public or held-out one, or write {name.removesuffix('_from')}"
+                )
+        rules = self.given(name for name in _RULES if getattr(self, name) is not None)
+        if self.clip_from is not None:
+            rules["clip_from"] = table.read(folder, self.clip_from)
+        query = self._unscaled(rules).with_missing(table.missing)
         if self.range is not None:
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
-            if table.has_file_of(self.scales_from, folder, worlds):
-                raise ArgumentError(
-                    "[query] scales_from: is the released table; units are printed, so take them "
-                    "from a public or held-out one, or write scales"
-                )
             query = query.scaled_from(table.read(folder, self.scales_from))
         return query if self.scales is None else query.with_scales(self.scales)
 
-    def _unscaled(self) -> Query:
+    def _unscaled(self, rules: Mapping[str, Any]) -> Query:
         keys = {name for name in self.model_fields_set - _BESIDE if getattr(self, name)}
         for whole in _WHOLE_QUERIES:
             if whole & keys and keys - whole:
@@ -439,7 +513,7 @@ class QuerySection(Table):
                     f"{listed(sorted(keys - whole))} out"
                 )
         if self.model is not None:
-            return self.model.query()
+            return self.model.query(rules)
         if self.autocorrelation is not None:
             return queries.autocorrelation(**self.autocorrelation.given())
         if self.model_fields_set & {"columns", "flags"}:
@@ -458,15 +532,48 @@ class QuerySection(Table):
         if self.allow_empty and not self.by:
             raise ArgumentError("[query] allow_empty: is for by; leave it out")
         if not self.by:
-            return summary(clip=self.clip, **statistics)
+            return summary(**rules, **statistics)
         by = {group.column: group.groups() for group in self.by}
         if len(by) < len(self.by):
             raise ArgumentError(
                 "[query] by: names a column twice; give all groups of a column together"
             )
         if self.cells is not None:
-            return queries.contingency_table(by, statistic=self.cells, allow_empty=self.allow_empty)
-        return queries.group_by(by, allow_empty=self.allow_empty, clip=self.clip, **statistics)
+            return queries.contingency_table(
+                by, statistic=self.cells, missing=self.missing, allow_empty=self.allow_empty
+            )
+        return queries.group_by(by, allow_empty=self.allow_empty, **rules, **statistics)
+
+
+class DerivedSection(Table):
+    """Statistics that `release` computes from released values, after noise, beside [query]'s."""
+
+    ratio: Listed[Pair] = key((), example=[["count(sex = Female)", "count(sex = Male)"]])
+    """Pairs of released statistics, by name."""
+    std: Texts = key((), example=["age"])
+    """Columns whose mean and mean product with itself are released."""
+    covariance: Listed[Pair] = key((), example=[["age", "hours-per-week"]])
+    """Pairs of columns whose means and mean product are released."""
+    correlation: Listed[Pair] = key((), example=[["age", "hours-per-week"]])
+    """Pairs of columns whose means and mean products are released."""
+    margin: dict[str, Texts] = key(
+        {}, example={"race = White": ["count(race = White, sex = Female)"]}
+    )
+    """Sums of released cells, by the name of the sum."""
+    quantile: Listed[QuantileTable] = key((), example=[{"column": "age", "level": [0.25, 0.75]}])
+    """Quantiles from a released histogram."""
+    regression: dict[str, Texts] = key({}, example={"hours-per-week": ["age"]})
+    """Columns by target: the coefficients of a linear regression."""
+    simultaneous: bool = key(default=False, example=True)
+    """All intervals hold together with 95 %, instead of each alone."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the statistics as `Release.derived` takes them."""
+        arguments = self.given()
+        arguments.pop("simultaneous", None)
+        if "quantile" in arguments:
+            arguments["quantile"] = [(entry.column, entry.level) for entry in self.quantile]
+        return arguments
 
 
 class BootstrapSection(Table):
@@ -549,18 +656,25 @@ class WorldsTemplate(Table):
         """Return the secrets as numbers, in their order; empty if they are not numbers."""
         return ()
 
+    @property
+    def distribution(self) -> Literal["worlds", "records"]:
+        """What one release is."""
+        return "worlds"
+
     @abstractmethod
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario."""
 
 
 class PrevalenceSection(WorldsTemplate):
-    """For distribution `worlds`: hide how common something is among the rows of [data]."""
+    """Hide how common something is among the rows of [data]."""
 
     reads_table: ClassVar[bool] = True
     pieces: ClassVar[str] = "tables"
-    property: ConditionTable = key(example={"column": "sex", "equals": "Female"})
+    property: ConditionTable | None = key(None, example={"column": "sex", "equals": "Female"})
     """The property that some rows have: a condition as in `rate`."""
+    values: GroupTable | None = key(None, example={"column": "race", "values": ["White", "Black"]})
+    """Or several values of a column, all hidden at once: how the rows are divided among them."""
     within: float | None = key(None, example=0.05)
     """Any two shares that are at most so far apart are hidden; 0.05 is five points."""
     moments_from: Text | None = key(None, example="last-year.csv")
@@ -588,12 +702,17 @@ class PrevalenceSection(WorldsTemplate):
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario by `Scenario.from_prevalence`."""
-        column, condition = self.property.condition()
+        if (self.property is None) == (self.values is None):
+            raise ArgumentError("[prevalence]: needs property or values, one of the two")
+        chosen: dict[str, Any] = {}
+        if self.property is not None:
+            chosen["column"], chosen["value"] = self.property.condition()
+        if self.values is not None:
+            chosen = {"column": self.values.column, "values": self.values.groups()}
         names = ("within", "n_rows", "design", "prior", "shares", "n_draws", "seed")
         return Scenario.from_prevalence(
             inputs.table,
-            column=column,
-            value=condition,
+            **chosen,
             query=query,
             moments_from=inputs.earlier("prevalence", self.moments_from),
             source=inputs.source,
@@ -630,21 +749,18 @@ class ProcessTable(Table):
 
 
 class AttributeSection(WorldsTemplate):
-    """For distribution `worlds`: hide a number that is jointly Gaussian with the statistics."""
+    """Hide a number: by a declared model (distribution `worlds`), or earlier cases (`records`)."""
 
     name: Text = key("attribute", example="indoor temperature")
-    """What the number is."""
-    values: Numbers = key(example=[18.0, 19.0, 20.0, 21.0])
-    """Which values it can have."""
+    """What the number is; of a history, the column that has it."""
+    values: Numbers | None = key(None, example=[18.0, 19.0, 20.0, 21.0])
+    """Which values it can have, by a model."""
     mean: Numbers | None = key(None, example=[20.0, 260.0, 5.5])
     """Means of the number, first, and of the statistics."""
     cov: Matrix | None = key(
         None, example=[[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]]
     )
     """Their covariance."""
-    history: Text | None = key(None, example="earlier-days.csv")
-    """Refused: cases need not be normal. Declare `mean` and `cov`, or use distribution `records`
-    with bins."""
     process: ProcessTable | None = key(
         None,
         example={
@@ -656,55 +772,110 @@ class AttributeSection(WorldsTemplate):
     )
     """Or a Gaussian process: the number is its value at the first of `times`, the statistics those
     at the others. `kernel` is `exponential` or `squared-exponential`; `mean` is 0 if left out."""
+    history: Text | None = key(None, example="earlier-cases.csv")
+    """Or a table of earlier cases, one in each row: the distribution under a bin is that of the
+    rows in it."""
+    bins: Numbers | None = key(None, example=[18.0, 20.0, 22.0])
+    """Of a history: the public edges between which the number lies."""
+    within: float | None = key(None, example=2.0)
+    """Of a history: protect only pairs of bins that hold two numbers at most so far apart; left
+    out, all."""
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
-        forms = self.model_fields_set - {"name", "values"}
-        if forms not in ({"mean", "cov"}, {"history"}, {"process"}):
-            raise ValueError("needs mean and cov, or history, or process")
+        forms = self.model_fields_set - {"name"}
+        by_history = {"history", "bins"}
+        by_model = ({"values", "mean", "cov"}, {"values", "process"})
+        if forms not in by_model and forms - {"within"} != by_history:
+            raise ValueError("needs values with mean and cov or with process; or history and bins")
         return self
+
+    @property
+    def distribution(self) -> Literal["worlds", "records"]:
+        """What one release is."""
+        return "worlds" if self.history is None else "records"
 
     def numbers(self) -> Sequence[float]:
         """Return the values as numbers."""
-        return self.values
+        return self.values or ()
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario by `Scenario.from_attribute`."""
-        options = self.given(("name", "values", "mean", "cov"))
+        options = self.given(("name", "values", "mean", "cov", "bins", "within"))
         if self.history is not None:
-            options["history"] = self.history
+            options["history"] = inputs.data.read(inputs.folder, self.history)
         if self.process is not None:
             options["mean"], options["cov"] = self.process.moments()
-        source = inputs.source or "public_model"
-        return Scenario.from_attribute(query=query, source=source, **options)
+        return Scenario.from_attribute(query=query, source=inputs.source, **options)
 
 
 _Times = Annotated[tuple[int, int], Field(strict=False)]
 """Two times of a chain."""
 
 
-class MarkovSection(WorldsTemplate):
-    """For distribution `worlds`: hide the state of a Markov chain at some times."""
+class PeriodsTable(Table):
+    """Periods of the slots: one after another, numbered from 1, or listed."""
+
+    column: Text
+    every: int | None = None
+    values: Listed[Any] | None = None
+
+    def of(self, length: int | None) -> dict[str, list[Any]]:
+        """List the value of the column in each slot."""
+        if (self.every is None) == (self.values is None) or (self.every and length is None):
+            raise ArgumentError(
+                "[occupancy] periods: needs values, one for each slot, or every, the number of "
+                "slots of a period, with length"
+            )
+        if self.values is not None:
+            return {self.column: list(self.values)}
+        every = self.every or 0
+        check_count(1, every=every)
+        return {self.column: [slot // every + 1 for slot in range(length or 0)]}
+
+
+class RegularTimes(Table):
+    """One time of every so many, as the same hour of each day."""
+
+    first: int
+    every: int
+
+
+class OccupancySection(WorldsTemplate):
+    """Hide in which state a home was at some times."""
 
     pieces: ClassVar[str] = "times"
-    transition: Annotated[
+    chain: Annotated[
         Matrix | dict[str, Matrix],
         either("a square matrix of probabilities, or one for each name"),
     ] = key(example=[[0.9, 0.1], [0.2, 0.8]])
     """Entry j of row i: the probability of state j after state i; or several chains by name, each a
     prior."""
-    length: int = key(example=48)
-    """Number of times."""
+    length: int | None = key(None, example=48)
+    """Number of times, or slots."""
     positions: Annotated[
-        Literal["all"] | Listed[int | _Times],
-        either("'all' or a list of integers and of [first, last]"),
-    ] = key("all", example="all", others=[[[18, 20]]])
-    """The times, from 0, whose states are protected: `all` (default) or a list; `[first, last]` is
-    an interval during which the chain stays in one state."""
+        Literal["all"] | RegularTimes | Listed[int | _Times],
+        either("'all', { first, every }, or a list of integers and of [first, last]"),
+    ] = key("all", example="all", others=[{"first": 40, "every": 48}, [[18, 20]]])
+    """The times, from 0, whose states are protected: `all` (default); one of `every` so many times
+    from the `first`; or a list, in which `[first, last]` is an interval during which the chain
+    stays in one state."""
     start: Annotated[
         Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
     ] = key("stationary", example="stationary")
     """Distribution of the first state: `stationary` (default) or its probabilities."""
+    loads: Text | None = key(None, example="loads.csv")
+    """Table of slots with their states, from which it is known what a slot adds in each state; left
+    out, the query counts states alone."""
+    state: Text = key("state", example="state")
+    """Column of `loads` that has the state."""
+    states: Listed[Any] | None = key(None, example=["empty", "occupied"])
+    """Its values in the order of the chain; left out, 0, 1, …"""
+    periods: PeriodsTable | None = key(None, example={"column": "week", "every": 336})
+    """With `loads`: the column by which the query is grouped, and its value in each slot: `values`,
+    or `every` so many slots a number from 1."""
+    name: Text = key("the home", example="the home")
+    """Whose state it is."""
     counted: Listed[int] | None = key(None, example=[1])
     """States that the query counts, in its order; left out, all but state 0."""
     windows: Listed[_Times] | None = key(None, example=[[0, 24], [24, 48]])
@@ -716,22 +887,37 @@ class MarkovSection(WorldsTemplate):
     seed: int | None = key(None, example=7)
     """Of `n_draws`: the public seed."""
 
+    def _protected(self, length: int) -> Sequence[int | tuple[int, int]]:
+        """List the protected times."""
+        if isinstance(self.positions, RegularTimes):
+            check_count(1, every=self.positions.every)
+            return range(self.positions.first, length, self.positions.every)
+        return range(length) if isinstance(self.positions, str) else self.positions
+
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
-        """Build the scenario by `Scenario.from_markov_chain`."""
-        positions = range(self.length) if self.positions == "all" else self.positions
-        return Scenario.from_markov_chain(
+        """Build the scenario by `Scenario.from_occupancy`."""
+        periods = None if self.periods is None else self.periods.of(self.length)
+        length = len(next(iter(periods.values()))) if periods else self.length
+        if length is None:
+            raise ArgumentError("[occupancy] length: is required, or periods with values")
+        options = self.given(
+            ("start", "state", "states", "name", "counted", "windows", "n_draws", "seed")
+        )
+        return Scenario.from_occupancy(
+            self.chain,
             query=query,
-            positions=positions,
-            source=inputs.source or "public_model",
+            positions=self._protected(length),
+            length=length,
+            periods=periods,
+            loads=None if self.loads is None else inputs.data.read(inputs.folder, self.loads),
+            source=inputs.source,
             progress=inputs.progress,
-            **self.given(
-                ("transition", "length", "start", "counted", "windows", "n_draws", "seed")
-            ),
+            **options,
         )
 
 
 class VolumeSection(WorldsTemplate):
-    """For distribution `worlds`: hide how many rows [data] has."""
+    """Hide how many rows [data] has."""
 
     reads_table: ClassVar[bool] = True
     name: Text = key("the table", example="the shop")
@@ -751,6 +937,33 @@ class VolumeSection(WorldsTemplate):
             moments_from=inputs.earlier("volume", self.moments_from),
             source=inputs.source,
             **self.given(("name", "ratio", "up_to")),
+        )
+
+
+class SupplierSection(WorldsTemplate):
+    """Hide how many rows of [data] one supplier or customer has."""
+
+    reads_table: ClassVar[bool] = True
+    property: ConditionTable = key(example={"column": "supplier", "equals": "Acme"})
+    """Whose rows are hidden: a condition as in `rate`."""
+    ratio: float = key(1.1, example=1.1)
+    """Any two numbers of their rows within this factor are hidden."""
+    up_to: int = key(example=3_000)
+    """The largest number of their rows, which is public."""
+    moments_from: Text | None = key(None, example="last-year.csv")
+    """As in [prevalence]."""
+
+    def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
+        """Build the scenario by `Scenario.from_supplier`."""
+        column, condition = self.property.condition()
+        return Scenario.from_supplier(
+            inputs.table,
+            column=column,
+            value=condition,
+            query=query,
+            moments_from=inputs.earlier("supplier", self.moments_from),
+            source=inputs.source,
+            **self.given(("ratio", "up_to")),
         )
 
 
@@ -914,6 +1127,15 @@ class CalibrationSection(Table):
     accuracy: dict[str, float] | None = key(None, example={"mean(age)": 5.0})
     """Half-widths of 95 % intervals that coordinates need, by name, in your units: the claim is
     then the strongest that allows them, and at least that of [guarantee]."""
+    coupling: Text | None = key(None, example="independent")
+    """Of sums of rows, how the rows of a change meet: `independent`, `cells:NAME` or
+    `transport:NAME` by equal or near cells of a column that the query names (`*` for all its
+    conditions), or `transport`; left out, the one that needs the least noise."""
+    person: Annotated[tuple[float, float], Field(strict=False)] | None = key(
+        None, example=[1.0, 1e-6]
+    )
+    """Epsilon and delta of differential privacy that any one person gets as well; needs
+    `moments_from`."""
     noise_std: float | None = key(None, example=0.5)
     """Certify this noise, in scaled coordinates (with a shape, in whitened ones), instead of the
     smallest."""
@@ -943,7 +1165,8 @@ What one release is, what is protected, and how much. Run it with
 
     data: Data = Field(default_factory=Data)
     secret: SecretSection = Field(default_factory=SecretSection)
-    query: QuerySection
+    query: Annotated[QuerySection, OneOrSeveral()]
+    derived: DerivedSection = Field(default_factory=DerivedSection)
     bootstrap: BootstrapSection | None = None
     worlds: dict[str, Text] = Field({}, examples=[{"before": "before.csv", "after": "after.csv"}])
     """For distribution `worlds`: the file of each world."""
@@ -954,8 +1177,9 @@ What one release is, what is protected, and how much. Run it with
     `components`, a list of `{ weight, mean, cov }`: a mixture."""
     prevalence: PrevalenceSection | None = None
     attribute: AttributeSection | None = None
-    markov: MarkovSection | None = None
+    occupancy: OccupancySection | None = None
     volume: VolumeSection | None = None
+    supplier: SupplierSection | None = None
     prior: PriorSection = Field(default_factory=PriorSection)
     profile: ProfileSection = Field(default_factory=ProfileSection)
     guarantee: GuaranteeSection
@@ -1074,7 +1298,9 @@ def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
         numbers = section.numbers()
     elif section is not None:
         worlds = _worlds(file, folder)
-        scenario = Scenario.from_worlds(worlds, query=query, source=file.prior.source)
+        scenario = Scenario.from_worlds(
+            worlds, query=query, source=file.prior.source, name=file.secret.name or "world"
+        )
     else:
         table = file.data.table(folder)
         scenario = _from_table(file, query, table)
@@ -1106,22 +1332,35 @@ def _worlds_section(file: ScenarioFile) -> object:
     """Return the section that declares the worlds; None for other distributions."""
     sections = [name for name in _WORLDS if getattr(file, name)]
     named = ", ".join(f"[{name}]" for name in sections or _WORLDS)
-    if file.query.distribution != "worlds":
+    section = getattr(file, sections[0]) if len(sections) == 1 else None
+    needed = section.distribution if isinstance(section, WorldsTemplate) else "worlds"
+    asked = file.query.distribution or (needed if sections else None)
+    if asked is None:
+        raise ArgumentError(
+            "[query] distribution: is required; or declare what is hidden in one of the sections "
+            f"{named}"
+        )
+    if asked != needed:
         if sections:
             raise ArgumentError(
-                f"{named}: is for distribution 'worlds'; leave it out, or change [query]"
+                f"{named}: is for distribution {needed!r}; leave it out, or change [query]"
             )
-        return None
-    if len(sections) != 1:
+        if asked != "worlds":
+            if file.secret.name is not None:
+                raise ArgumentError("[secret] name: is for [worlds] and [gaussian]; leave it out")
+            return None
+    if section is None:
         raise ArgumentError(
             f"distribution 'worlds' needs exactly one section that declares them: {named}"
         )
-    chosen = [name for name in ("column", "columns", "bins") if getattr(file.secret, name)]
+    by_itself = sections[0] in {"worlds", "gaussian"}
+    unused = ("column", "columns", "bins", *(() if by_itself else ("name",)))
+    chosen = [name for name in unused if getattr(file.secret, name)]
     if chosen:
         raise ArgumentError(
             f"[secret] {listed(chosen)}: {named} says what is secret; leave one of them out"
         )
-    return getattr(file, sections[0])
+    return section
 
 
 def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:

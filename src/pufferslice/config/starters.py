@@ -31,7 +31,7 @@ All other keys are in the file that `pufferslice init FOLDER` writes without --t
 
 
 _GUARANTEE: Final[Mapping[str, Any]] = {"notion": "guess", "at_most": 0.64}
-_CENSUS: Final[Mapping[str, Any]] = {"dataset": "adult-this-year", "missing": "refuse"}
+_CENSUS: Final[Mapping[str, Any]] = {"dataset": "adult-this-year"}
 _CLIP: Final[Mapping[str, Any]] = {"age": [17, 90], "hours-per-week": [1, 99]}
 
 STARTERS: Final[Mapping[str, Starter]] = {
@@ -46,7 +46,6 @@ STARTERS: Final[Mapping[str, Starter]] = {
                 "moments_from": "adult-last-year",
             },
             "query": {
-                "distribution": "worlds",
                 "mean": ["age", "hours-per-week"],
                 "rate": [
                     {"column": "income", "equals": ">50K"},
@@ -54,7 +53,6 @@ STARTERS: Final[Mapping[str, Starter]] = {
                 ],
                 "clip": _CLIP,
             },
-            "prior": {"source": "held-out"},
             "guarantee": _GUARANTEE,
         },
     ),
@@ -72,27 +70,24 @@ STARTERS: Final[Mapping[str, Starter]] = {
             },
             "secret": {"pairs": {"difference": 50}},
             "query": {
-                "distribution": "worlds",
                 "mean": ["bmi", "blood pressure"],
                 "scales": {"bmi": 5, "blood pressure": 10},
             },
-            "prior": {"source": "public-model"},
             "guarantee": {"notion": "guess", "at_most": 0.6},
         },
     ),
-    "markov": Starter(
+    "occupancy": Starter(
         "Hide in which state something was at some times; publish for how long it was in each.\n"
         "Here: a week of half hours, and every evening at 20:00. The chain is made up: declare\n"
-        "that of your own case.",
+        'that of your own case. With loads = "…" the query may also be what a meter adds up.',
         " --rows YOUR-STATES.csv",
         {
-            "markov": {
-                "transition": [[0.9, 0.1], [0.2, 0.8]],
+            "occupancy": {
+                "chain": [[0.9, 0.1], [0.2, 0.8]],
                 "length": 336,
-                "positions": [40, 88, 136, 184, 232, 280, 328],
+                "positions": {"first": 40, "every": 48},
             },
-            "query": {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]},
-            "prior": {"source": "public-model"},
+            "query": {"count": [{"column": "state", "equals": 1}]},
             "guarantee": _GUARANTEE,
         },
     ),
@@ -103,12 +98,29 @@ STARTERS: Final[Mapping[str, Starter]] = {
             "data": _CENSUS,
             "volume": {"ratio": 1.1, "up_to": 20_000, "moments_from": "adult-last-year"},
             "query": {
-                "distribution": "worlds",
                 "total": ["hours-per-week"],
                 "count": [{"column": "income", "equals": ">50K"}],
                 "clip": {"hours-per-week": [1, 99]},
             },
-            "prior": {"source": "held-out"},
+            "guarantee": _GUARANTEE,
+        },
+    ),
+    "supplier": Starter(
+        "Hide how many rows one supplier or customer has; publish totals and counts of all rows.",
+        "",
+        {
+            "data": _CENSUS,
+            "supplier": {
+                "property": {"column": "occupation", "equals": "Sales"},
+                "ratio": 1.1,
+                "up_to": 3_000,
+                "moments_from": "adult-last-year",
+            },
+            "query": {
+                "total": ["hours-per-week"],
+                "count": [{"column": "income", "equals": ">50K"}],
+                "clip": {"hours-per-week": [1, 99]},
+            },
             "guarantee": _GUARANTEE,
         },
     ),

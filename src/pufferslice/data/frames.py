@@ -8,12 +8,14 @@ shows a value of the table.
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, Final, Literal, NoReturn
 
 import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from narwhals.exceptions import DuplicateError
 
 from pufferslice._core.arrays import Floats
@@ -31,7 +33,7 @@ FILL_OR_DROP: Final = (
     'query.with_missing("drop-rows") in Python; the number left out is stated'
 )
 
-CalendarPart = Literal["hour", "weekday", "day"]
+CalendarPart = Literal["hour", "weekday", "day", "week", "month", "quarter", "year"]
 
 WEEKDAYS: Final = (
     "Monday",
@@ -110,15 +112,23 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
     >>> labels_of(frame_of(pa.table({"site": [1.0, 2.5]})), "site").tolist()
     ['1', '2.5']
     """
+    labels, codes = coded_labels(frame, name)
+    return labels[codes]
+
+
+def coded_labels(frame: Frame, name: str) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.intp]]:
+    """The different labels of a column, and the place of that of each row among them.
+
+    >>> import pyarrow as pa
+    >>> labels, codes = coded_labels(frame_of(pa.table({"site": ["b", "a", "b"]})), "site")
+    >>> labels.tolist(), codes.tolist()
+    (['b', 'a'], [0, 1, 0])
+    """
     series = _complete_column(frame, name)
     if isinstance(series.dtype, nw.Categorical | nw.Enum):
         series = _category_texts(series, name)
     if isinstance(series.dtype, nw.String):
-        texts = values_of(series, name)
-        # numpy drops trailing NULs from text, which would make two labels one.
-        if any("\0" in text for text in set(texts)):
-            raise TableError(f"column {name!r} has labels with a NUL character; remove it")
-        return np.array(texts, dtype=np.str_)
+        return _coded_texts(series, name)
     plain = _plain_values(series)
     if plain.dtype.kind not in "biuf":
         raise TableError(
@@ -132,19 +142,36 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
             f"column {name!r} has labels of 2^53 or more among real numbers, where different "
             "integers may be the same float, so two labels could become one; convert it to text"
         )
-    return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
+    return np.array([label_of(value) for value in values], dtype=np.str_), positions
+
+
+def _coded_texts(
+    series: nw.Series[Any], name: str
+) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.intp]]:
+    array: Any = pc.cast(series.to_arrow(), pa.large_string())
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    coded = array.dictionary_encode()
+    different = nw.from_native(pa.chunked_array([coded.dictionary]), series_only=True)
+    texts = values_of(different, name)
+    # numpy drops trailing NULs from text, which would make two labels one.
+    if any("\0" in text for text in texts):
+        raise TableError(f"column {name!r} has labels with a NUL character; remove it")
+    return np.array(texts, dtype=np.str_), np.asarray(coded.indices.to_numpy(), dtype=np.intp)
 
 
 def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.str_]:
-    """The hour (`0` to `23`), weekday (`Monday`) or day (`2026-01-31`) of a column of times.
+    """The part of the calendar that each time of a column is in, as a label.
 
-    Of times with a time zone it is that of the zone. Refuses missing values.
+    Hours are `0` to `23`, weekdays `Monday`, days `2026-01-31`, weeks `2026-W05` (ISO 8601), months
+    `2026-01`, quarters `2026-Q1`, years `2026`. Of times with a time zone it is that of the zone.
+    Refuses missing values.
 
     >>> import pyarrow as pa
     >>> from datetime import date
     >>> frame = frame_of(pa.table({"start": [date(2026, 1, 31)]}))
-    >>> calendar_of(frame, "start", "weekday").tolist()
-    ['Saturday']
+    >>> [calendar_of(frame, "start", part).item() for part in ("weekday", "week", "quarter")]
+    ['Saturday', '2026-W05', '2026-Q1']
     """
     series = _complete_column(frame, name)
     allowed = (nw.Datetime,) if part == "hour" else (nw.Datetime, nw.Date)
@@ -156,9 +183,31 @@ def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.s
         )
     if part == "hour":
         return np.asarray(series.dt.hour().to_numpy()).astype(np.str_)
-    if part == "weekday":
-        return np.asarray(np.array(WEEKDAYS)[np.asarray(series.dt.weekday().to_numpy()) - 1])
-    return np.array(series.dt.to_string("%Y-%m-%d").to_list(), dtype=np.str_)
+    # Few days are written out: a table has fewer of them than rows.
+    days, places = np.unique(_days_of(series), return_inverse=True)
+    return np.array([_calendar_label(each, part) for each in days.tolist()], dtype=np.str_)[places]
+
+
+def _days_of(series: nw.Series[Any]) -> npt.NDArray[np.datetime64]:
+    """The local day of each time."""
+    year, month, day = (
+        np.asarray(numbers.to_numpy(), dtype=np.int64)
+        for numbers in (series.dt.year(), series.dt.month(), series.dt.day())
+    )
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    return np.asarray(months.astype("datetime64[D]") + (day - 1))
+
+
+def _calendar_label(day: date, part: CalendarPart) -> str:
+    year, week, weekday = day.isocalendar()
+    return {
+        "weekday": WEEKDAYS[weekday - 1],
+        "day": day.isoformat(),
+        "week": f"{year:04}-W{week:02}",
+        "month": f"{day.year:04}-{day.month:02}",
+        "quarter": f"{day.year:04}-Q{(day.month + 2) // 3}",
+        "year": f"{day.year:04}",
+    }[part]
 
 
 def order_of(frame: Frame, name: str) -> npt.NDArray[np.intp]:
@@ -221,7 +270,7 @@ def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
 def complete_part(
     frame: Frame, name: str, *, finite: bool = False
 ) -> tuple[Frame, npt.NDArray[np.bool_]]:
-    """Select the rows that have a value in a column; also return which they are.
+    """Select a column where it has a value; also return which rows these are.
 
     With `finite` an infinite number counts as missing. A column of another type than numbers is
     refused then, whatever its values.
@@ -232,14 +281,14 @@ def complete_part(
     (2, [True, False, True])
     """
     missing = missing_rows(frame, [name])
-    series = frame[name]
+    part, series = frame.select(name), frame[name]
     if finite:
         dtype = series.dtype
         if not (dtype.is_numeric() or isinstance(dtype, nw.Boolean | nw.Object | nw.Unknown)):
             _refuse_kind(series, name)
         if dtype.is_float():
             missing |= ~np.isfinite(np.asarray(series.to_numpy(), dtype=np.float64))
-    return (frame if not missing.any() else frame[np.flatnonzero(~missing)]), ~missing
+    return (part if not missing.any() else part[np.flatnonzero(~missing)]), ~missing
 
 
 def without_missing(

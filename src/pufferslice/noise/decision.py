@@ -16,7 +16,7 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
 from pufferslice._core.numbers import at_most
 from pufferslice._core.search import LARGEST
-from pufferslice._core.text import listed
+from pufferslice._core.text import given, listed
 from pufferslice.claims import Claim
 from pufferslice.claims.claim import Compared
 from pufferslice.errors import ArgumentError, CalibrationError
@@ -70,9 +70,21 @@ class NoiseOptions:
     """Required half-widths of 95 % intervals, in the user's units."""
     effort: Effort = "thorough"
     """Effort of the search for couplings."""
+    coupling: str | None = None
+    """Coupling of the rows of a change; None for the one that needs the least noise."""
+    person: tuple[float, float] | None = None
+    """Epsilon and delta that the noise must also give to any one person; None for no more than
+    the default floor."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(EFFORTS, effort=self.effort)
+        if self.person is not None:
+            if not is_a(self.person, Sequence) or is_a(self.person, str) or len(self.person) != 2:
+                raise ArgumentError(
+                    f"person must be (epsilon, delta), got {given(self.person)}; write (1.0, 1e-6)"
+                )
+            check_above(0, epsilon=self.person[0])
+            check_between(0, 1, delta=self.person[1])
         if self.noise_std is not None and self.accuracy is not None:
             raise ArgumentError("give noise_std or accuracy, not both: accuracy decides the noise")
 
@@ -119,7 +131,10 @@ def decided_noise(
     """Decide shape and size: for the claim, then accuracy or a chosen noise, then the floors."""
     widths = options.half_widths(scenario.query)
     fit = _shape_for(scenario, claim, options, widths)
-    compared = compare(fit.shape, _FIRST_RECIPE)
+    first = _FIRST_RECIPE
+    if fit.coupling is not None:
+        first = attrs.evolve(first, coupling=fit.coupling)
+    compared = compare(fit.shape, first)
     equal, full = compared.full.are_equal, compared.full
     if claim.is_sliced and compared.slices is not None:
         equal = compared.slices.are_equal
@@ -128,7 +143,7 @@ def decided_noise(
     std = options.noise_std
     if widths is not None:
         std = float((widths / half_widths_of(full, 1.0, scenario.query)).min())
-    if options.effort == "thorough" and full.recipe is not None:
+    if options.effort == "thorough" and full.recipe is not None and fit.coupling is None:
         # Couplings for the noise that the claim needs, once it is roughly known.
         rough = claim.least_noise(compared) if std is None else std
         compared = compare(fit.shape, claim.recipe(rough, options.effort))
@@ -180,10 +195,21 @@ def _shape_for(
         options.check_sliced()
         return Fit("isotropic", None)
     shape, weights = "fitted" if options.shape is None else options.shape, options.weights
-    if widths is not None and weights is None and is_a(shape, str) and shape in FITTED:
+    stds = None
+    if widths is not None and scenario.prior_kind == "rows":
+        stds = widths / INTERVAL_STDS / scenario.query.scales
+    elif widths is not None and weights is None and is_a(shape, str) and shape in FITTED:
         weights = _weights_of(scenario.query, widths)
     return fit_shape(
-        scenario, claim, shape=shape, guard=options.guard, weights=weights, effort=options.effort
+        scenario,
+        claim,
+        shape=shape,
+        guard=options.guard,
+        weights=weights,
+        effort=options.effort,
+        stds=stds,
+        coupling=options.coupling,
+        person=options.person,
     )
 
 

@@ -9,14 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
+import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_one_of
-from pufferslice._core.text import listed
+from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA
+from pufferslice._core.text import given, listed
 from pufferslice.claims import Claim
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.noise.rows import row_covariance, sampling_weights
+from pufferslice.noise.rows import (
+    ONE_PERSON,
+    RowNoise,
+    accurate_noise,
+    least_value,
+    rounded_within,
+    row_covariance,
+    sampling_weights,
+    shared_noise,
+)
 from pufferslice.noise.shape import (
     FittedShape,
     Kind,
@@ -31,9 +42,21 @@ from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.person import distance_within, row_distance
 from pufferslice.sensitivity.renyi import moment_rate
-from pufferslice.sensitivity.rows import RowDifference
-from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
+from pufferslice.sensitivity.rows import (
+    INDEPENDENT,
+    MOST_FEATURES,
+    TRANSPORT,
+    RowDifference,
+    couplings_by_cells,
+)
+from pufferslice.sensitivity.sensitivity import (
+    Full,
+    distribution_pairs,
+    full_sensitivity,
+    whitened,
+)
 from pufferslice.sensitivity.whitening import Shape
 
 ShapeKind = Literal["fitted", "diagonal", "isotropic", "given"]
@@ -46,14 +69,29 @@ GUARD_SHARE: Final = 0.09
 """Default guard as a share of the largest difference between protected secrets: about a tenth,
 which raises the total variance by 2.6 % on the nine statistics of Adult."""
 
+MOST_FULL: Final = 2_000
+"""Most sums of rows whose noise may be correlated."""
 _ROUNDS: Final = 2
 """Number of times that couplings and shape are found in turn."""
 _MOST_PIECES: Final = 2000
 """Largest number of an instance's coupled differences to which a shape is fitted."""
 _MOST_ATOMS: Final[Mapping[str, int]] = {"quick": 4_000, "thorough": 40_000}
 """Largest number of a distribution's atoms to which a shape is fitted."""
+_MOST_SIZED: Final = 2
+"""Most couplings for which the noise is sized where mean squares do not decide."""
+_LARGER: Final = 1.02
+"""Factor by which variances grow until a claim holds for noise that was rounded up."""
+_ROOM: Final = 1 + 2.0**-20
+"""Room for what is added to raised noise, so that its gap is still one."""
 _OTHER_ORDER: Final = 4.0
 """Order of the Rényi claim whose shape other claims use."""
+
+
+class Whole(NamedTuple):
+    """The whole output alone, as what a claim is asked about."""
+
+    full: Full
+    slices: None = None
 
 
 class Fit(NamedTuple):
@@ -67,6 +105,8 @@ class Fit(NamedTuple):
     no such bound is known."""
     noise_std: float | None = None
     """Noise above what the claim needs; None where the claim decides."""
+    coupling: str | None = None
+    """Coupling of the rows of a change; None for what is not made of rows."""
 
 
 def fit_shape(
@@ -77,15 +117,33 @@ def fit_shape(
     guard: float | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     effort: Effort = "thorough",
+    stds: Floats | None = None,
+    coupling: str | None = None,
+    person: tuple[float, float] | None = None,
 ) -> Fit:
     """Fit the shape of the noise for a claim about the whole output.
 
     `guard` is a public radius in scaled coordinates: every shift of the output by no more than that
     is hidden as well as the claim says. `weights` say how much the variance of each coordinate
-    counts, in scaled coordinates; by default equally.
+    counts, in scaled coordinates; by default equally. For sums of rows, `stds` are the largest
+    standard deviations that are accurate enough, infinite where none is wanted; `coupling` names
+    the coupling, and `person` is the (epsilon, delta) that any one person gets as well.
     """
     if scenario.prior_kind == "rows":
-        return _row_fit(scenario, target, shape=shape, guard=guard, weights=weights)
+        return _row_fit(
+            scenario,
+            target,
+            shape=shape,
+            guard=guard,
+            weights=weights,
+            stds=stds,
+            coupling=coupling,
+            person=person,
+        )
+    if coupling is not None or person is not None:
+        raise ArgumentError(
+            "coupling and person are for sums of rows, as from_prevalence has them; leave them out"
+        )
     if not isinstance(shape, str):
         if guard is not None or weights is not None:
             raise ArgumentError(
@@ -123,36 +181,136 @@ def _row_fit(
     shape: object,
     guard: float | None,
     weights: Mapping[str, float] | Sequence[float] | None,
+    stds: Floats | None,
+    coupling: str | None,
+    person: tuple[float, float] | None,
 ) -> Fit:
-    """Fit sums of rows in closed form; `weights` multiply those by sampling error."""
+    """Fit sums of rows in closed form; `weights` multiply those by sampling error.
+
+    Of the couplings by cells that the query names, and the independent one, that with the least
+    noise is taken.
+    """
     if shape not in FITTED or guard is not None:
         raise ArgumentError(
             "sums of rows have fitted noise (shape 'fitted' or 'diagonal') and no guard; leave "
             "shape and guard out"
         )
-    if not target.by_mean_square:
+    if scenario.dim > MOST_FULL and shape != "diagonal":
+        raise ArgumentError(
+            f"shape must be 'diagonal' for more than {MOST_FULL:,} sums, got {scenario.dim:,}: "
+            "the matrix of correlated noise would be too large. Ask for it, or for fewer sums"
+        )
+    distributions, pairs = distribution_pairs(scenario)
+    kinds = [each for each in distributions if isinstance(each, RowDistribution)]
+    names = [INDEPENDENT, *couplings_by_cells(kinds)] if coupling is None else [coupling]
+    is_released = scenario.priors[0].source == "released_data"
+    if person is not None and is_released:
+        raise ArgumentError(
+            "person needs noise that does not depend on the released rows; give moments_from=, an "
+            "earlier, held-out or public table"
+        )
+    if person is not None and "state_of" in scenario.secret:
+        raise ArgumentError(
+            "person is about people with one row each, and here the rows are slots of one home; "
+            "leave it out"
+        )
+    limit = ONE_PERSON
+    if person is not None:
+        tau = scenario.dim * (DRAW_DELTA + INTEGER_DELTA)
+        limit = distance_within(*person, tau)
+        if not limit > 0:
+            raise CalibrationError(
+                f"person {given(person)} allows less than the sampler's own error; ask for a "
+                "larger delta"
+            )
+    plain = RowDifference.of(kinds, pairs)
+    if not (target.by_mean_square or plain.bounds_rare_outputs):
         raise CalibrationError(
-            f"second moments of rows bound right guesses and bits, and not {target}; claim "
+            f"{target} is about rare outputs, which are bounded for up to {MOST_FEATURES} "
+            "statistics of a number of rows that are alike, and not here; claim "
             "Guarantee.guess(at_most=...)"
         )
+    balance = sampling_weights(plain)
     importance = _importance(scenario.query, weights)
-    (prior,) = scenario.priors
-    first, second = (d for d in prior.distributions.values() if isinstance(d, RowDistribution))
-    balance = sampling_weights(first, second)
     if importance is not None:
         balance = balance * np.diagonal(importance)
     kind: Kind = "diagonal" if shape == "diagonal" else "fitted"
+
+    def found(difference: RowDifference) -> RowNoise:
+        moments = difference.second_moments
+        if stds is None:
+            return shared_noise(moments, target.distance_limit, balance, kind=kind)
+        return accurate_noise(moments, stds, balance, kind=kind)
+
+    def coupled(name: str) -> RowDifference:
+        if not name.startswith(TRANSPORT):
+            return RowDifference.of(kinds, pairs, coupling=name)
+        # Rows meet that are close in the metric of the noise, which follows from how they meet.
+        difference = plain
+        for _ in range(_ROUNDS):
+            metric = Shape.of_covariance(found(difference).covariance)
+            difference = RowDifference.of(kinds, pairs, coupling=name, shape=metric)
+        return difference
+
+    def whole(name: str, covariance: Floats) -> Whole:
+        """Compare the worlds under this noise, beyond second moments."""
+        shape = None if scenario.dim == 1 else Shape.of_covariance(covariance)
+        layered = RowDifference.of(kinds, pairs, coupling=name, shape=shape, layered=True)
+        return Whole(Full(dim=scenario.dim, differences=layered, shape=shape))
+
+    def sized(name: str, noise: RowNoise) -> RowNoise:
+        """Enlarge the noise to what a claim needs that a mean square does not bound."""
+        least = target.least_noise(whole(name, noise.covariance))
+        growth = least**2 * scenario.dim / float(np.trace(noise.covariance))
+        return attrs.evolve(noise, covariance=noise.covariance * growth)
+
+    differences = {name: plain if name == INDEPENDENT else coupled(name) for name in names}
+
+    def price(name: str) -> float:
+        moments = differences[name].second_moments
+        if stds is not None:
+            return accurate_noise(moments, stds, balance, kind=kind).mean_square
+        return least_value(moments, target.distance_limit, balance, kind=kind)
+
+    name = names[0] if len(names) == 1 else min(names, key=price)
+    best = found(differences[name])
+    if not target.by_mean_square and stds is None:
+        # What a mean square tells of couplings says little about rare outputs.
+        tried = dict.fromkeys([*sorted(names, key=price)[:_MOST_SIZED], names[0]])
+        noises = {each: sized(each, found(differences[each])) for each in tried}
+        name = min(noises, key=lambda each: float(np.diagonal(noises[each].covariance) @ balance))
+        best = noises[name]
+    difference = differences[name]
+    if stds is not None:
+        covariance = best.covariance
+        if is_released:
+            covariance = rounded_within(covariance, stds)
+        distance = row_distance(covariance, *difference.boxes)
+        floor = None
+        if distance > limit or person is not None:
+            floor = math.sqrt(float(np.trace(covariance)) / scenario.dim) * distance / limit
+        met = None if is_released else best.gap
+        return Fit(kind, Shape.of_covariance(covariance), met, floor, name)
     covariance, is_raised = row_covariance(
-        RowDifference.of(first, second),
-        target.distance_limit,
-        kind=kind,
-        weights=balance,
-        from_released_rows=prior.source == "released_data",
+        difference, best.covariance, limit=limit, from_released_rows=is_released
     )
-    noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim) if is_raised else None
+    noise_std = None
+    if is_raised or person is not None:
+        noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim)
+    if is_released and not target.by_mean_square:
+        # What is rounded up has another shape, for which the claim is evaluated again.
+        while target.spent(whole(name, covariance), float(noise_std or 0.0)) > target.bound:
+            covariance, _ = row_covariance(
+                difference, covariance * _LARGER, limit=limit, from_released_rows=True
+            )
+            noise_std = math.sqrt(float(np.trace(covariance)) / scenario.dim)
     if scenario.dim == 1:
-        return Fit("isotropic", None, noise_std=noise_std)
-    return Fit(kind, Shape.of_covariance(covariance), noise_std=noise_std)
+        return Fit("isotropic", None, noise_std=noise_std, coupling=name)
+    gap: float | None = None
+    if target.by_mean_square:
+        growth = np.diagonal(covariance) @ balance / (np.diagonal(best.covariance) @ balance)
+        gap = (1 + best.gap) * float(growth) * _ROOM - 1 if is_raised else best.gap
+    return Fit(kind, Shape.of_covariance(covariance), gap, noise_std, name)
 
 
 def _importance(

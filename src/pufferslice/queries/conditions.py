@@ -2,8 +2,9 @@
 """Conditions on a column, for rates and 0/1 coordinates."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import MAXYEAR, MINYEAR, date, timedelta
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
@@ -12,6 +13,7 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
+from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import is_a
 from pufferslice._core.text import given, quoted
 from pufferslice.data.frames import (
@@ -19,15 +21,14 @@ from pufferslice.data.frames import (
     CalendarPart,
     Frame,
     calendar_of,
+    check_columns,
+    coded_labels,
     floats_of,
     label_of,
-    labels_of,
 )
 from pufferslice.errors import ArgumentError, ScenarioError
 
-Comparison = Literal[
-    "equals", "above", "at_least", "below", "at_most", "between", "hour", "weekday", "day"
-]
+Comparison = Literal["equals", "above", "at_least", "below", "at_most", "between"] | CalendarPart
 
 _SIGNS: dict[str, str] = {
     "equals": "=",
@@ -43,7 +44,13 @@ _COMPARE = {
     "at_most": np.less_equal,
 }
 _CALENDAR: Final = get_args(CalendarPart)
-_MOST_DAYS: Final = 1_000
+_MOST_PERIODS: Final = 1_000
+_PERIOD: Final = {
+    "week": (re.compile(r"(\d{4})-W(\d\d)"), 53),
+    "month": (re.compile(r"(\d{4})-(\d\d)"), 12),
+    "quarter": (re.compile(r"(\d{4})-Q(\d)"), 4),
+}
+"""Pattern of the label of a period of a year, and most of them in a year."""
 
 
 @final
@@ -51,8 +58,8 @@ _MOST_DAYS: Final = 1_000
 class Condition:
     """A test on one value of a column; built by `equals`, `above`, `between`, `weekday` and others.
 
-    `equals` compares labels (`3`, `3.0` and `"3"` are one label); `hour`, `weekday` and `day` read
-    dates and times; the others compare numbers.
+    `equals` compares labels (`3`, `3.0` and `"3"` are one label); `hour`, `weekday`, `day`, `week`,
+    `month`, `quarter` and `year` read dates and times; the others compare numbers.
     """
 
     comparison: Comparison
@@ -63,9 +70,14 @@ class Condition:
         if isinstance(self.value, tuple):
             low, high = map(label_of, self.value)
             return f"{low} <= {column} < {high}"
-        if self.comparison in _CALENDAR:
+        if self.is_calendar:
             return f"{self.comparison} of {column} = {self.value}"
         return f"{column} {_SIGNS[self.comparison]} {label_of(self.value)}"
+
+    @property
+    def is_calendar(self) -> bool:
+        """Whether the condition reads dates and times."""
+        return self.comparison in _CALENDAR
 
     def description(self) -> dict[str, Any]:
         """The condition as JSON values."""
@@ -73,18 +85,22 @@ class Condition:
 
     def flags(self, frame: Frame, column: str) -> npt.NDArray[np.bool_]:
         """Find the rows that meet the condition; the column may have no missing values."""
-        if self.comparison in _CALENDAR:
-            flags = calendar_of(frame, column, self.comparison) == str(self.value)  # type: ignore[arg-type]
-        elif isinstance(self.value, str):
-            labels = labels_of(frame, column)
-            _check_comparable(frame, column, self.value)
-            flags = labels == self.value
-        elif isinstance(self.value, tuple):
-            values = floats_of(frame, column)
-            flags = (self.value[0] <= values) & (values < self.value[1])
+        if self.is_calendar:
+            labels = calendar_of(frame, column, self.comparison)  # type: ignore[arg-type]
+            return np.asarray(labels == str(self.value), dtype=np.bool_)
+        if isinstance(self.value, str):
+            check_comparable(frame, column, [self.value])
+            labels, codes = coded_labels(frame, column)
+            return np.asarray(labels == self.value, dtype=np.bool_)[codes]
+        return self.met_by(floats_of(frame, column))
+
+    def met_by(self, numbers: Floats) -> npt.NDArray[np.bool_]:
+        """Find the numbers that meet the condition, which compares numbers."""
+        if isinstance(self.value, tuple):
+            met = (self.value[0] <= numbers) & (numbers < self.value[1])
         else:
-            flags = _COMPARE[self.comparison](floats_of(frame, column), self.value)
-        return np.asarray(flags, dtype=np.bool_)
+            met = _COMPARE[self.comparison](numbers, self.value)
+        return np.asarray(met, dtype=np.bool_)
 
 
 ConditionLike: TypeAlias = Condition | str | float | bool
@@ -165,6 +181,33 @@ def day(date_or_text: date | str) -> Condition:
     return Condition("day", _date(date_or_text).isoformat())
 
 
+def week(text: str) -> Condition:
+    """Condition that the date or time is in this week (ISO 8601), such as `"2026-W05"`."""
+    return Condition("week", _period("week", text))
+
+
+def month(text: str) -> Condition:
+    """Condition that the date or time is in this month, such as `"2026-01"`."""
+    return Condition("month", _period("month", text))
+
+
+def quarter(text: str) -> Condition:
+    """Condition that the date or time is in this quarter, such as `"2026-Q1"`."""
+    return Condition("quarter", _period("quarter", text))
+
+
+def year(number: int) -> Condition:
+    """Condition that the date or time is in this year.
+
+    >>> year(2026).on("start")
+    'year of start = 2026'
+    """
+    integer = is_a(number, int | np.integer) and not is_a(number, bool)
+    if not integer or not MINYEAR <= number <= MAXYEAR:
+        raise ArgumentError(f"year must be an integer from 1 to 9999, got {given(number)}")
+    return Condition("year", f"{int(number):04}")
+
+
 def intervals(edges: Sequence[float]) -> list[Condition]:
     """The intervals between public edges, for `group_by`: each with its low end, not its high one.
 
@@ -193,12 +236,38 @@ def days(first: date | str, last: date | str) -> list[Condition]:
     ['day of start = 2026-02-28', 'day of start = 2026-03-01']
     """
     start, end = _date(first), _date(last)
-    n_days = (end - start).days + 1
-    if not 1 <= n_days <= _MOST_DAYS:
-        raise ArgumentError(
-            f"days must be from 1 to {_MOST_DAYS} days, got {n_days}; give the first day first"
-        )
-    return [day(start + timedelta(days=k)) for k in range(n_days)]
+    return [day(start + timedelta(days=k)) for k in _places("days", 0, (end - start).days)]
+
+
+def weeks(first: str, last: str) -> list[Condition]:
+    """Every week (ISO 8601) from the first to the last, both included, for `group_by`.
+
+    >>> [part.value for part in weeks("2026-W52", "2027-W01")]
+    ['2026-W52', '2026-W53', '2027-W01']
+    """
+    start, end = _monday(first), _monday(last)
+    mondays = (start + timedelta(weeks=k) for k in _places("weeks", 0, (end - start).days // 7))
+    return [week("{:04}-W{:02}".format(*monday.isocalendar()[:2])) for monday in mondays]
+
+
+def months(first: str, last: str) -> list[Condition]:
+    """Every month from the first to the last, both included, for `group_by`. They are public.
+
+    >>> [part.on("start") for part in months("2025-12", "2026-01")]
+    ['month of start = 2025-12', 'month of start = 2026-01']
+    """
+    return [month(f"{k // 12:04}-{k % 12 + 1:02}") for k in _range_of("month", first, last)]
+
+
+def quarters(first: str, last: str) -> list[Condition]:
+    """Every quarter from the first to the last, such as `"2026-Q1"`, both included."""
+    return [quarter(f"{k // 4:04}-Q{k % 4 + 1}") for k in _range_of("quarter", first, last)]
+
+
+def years(first: int, last: int) -> list[Condition]:
+    """Every year from the first to the last, both included, for `group_by`."""
+    start, end = (int(year(number).value) for number in (first, last))  # type: ignore[arg-type]
+    return [year(number) for number in _places("years", start, end)]
 
 
 def conditions_of(
@@ -256,18 +325,59 @@ def _date(value: date | str) -> date:
         ) from None
 
 
-def _check_comparable(frame: Frame, column: str, label: str) -> None:
-    """Refuse a label that no value of the column's type can have: its rate would be 0."""
-    dtype = frame[column].dtype
-    if dtype == nw.Boolean and label not in ("True", "False"):
-        raise ScenarioError(
-            f"column {column!r} holds True and False, which never equal {quoted(label)}; use "
-            "equals(True)"
+def _places(what: str, first: int, last: int) -> range:
+    if not 0 <= last - first < _MOST_PERIODS:
+        raise ArgumentError(
+            f"{what} must be from 1 to {_MOST_PERIODS} {what}, got {last - first + 1}; give the "
+            "first one first"
         )
-    if dtype.is_numeric():
-        try:
-            float(label)
-        except ValueError:
+    return range(first, last + 1)
+
+
+def _period(part: Literal["week", "month", "quarter"], text: str) -> str:
+    """Check the label of a period of a year."""
+    pattern, most = _PERIOD[part]
+    match = pattern.fullmatch(text) if is_a(text, str) else None
+    # No year is 0, and not every one has 53 weeks.
+    fits = match is not None and match[1] != "0000" and 1 <= int(match[2]) <= most
+    if match is not None and fits and part == "week" and int(match[2]) == most:
+        fits = date(int(match[1]), 12, 28).isocalendar().week == most
+    if not fits:
+        example = {"week": "2026-W05", "month": "2026-01", "quarter": "2026-Q1"}[part]
+        raise ArgumentError(f"a {part} must be a text such as {example!r}, got {given(text)}")
+    return text
+
+
+def _monday(text: str) -> date:
+    year_number, week_number = _period("week", text).split("-W")
+    return date.fromisocalendar(int(year_number), int(week_number), 1)
+
+
+def _range_of(part: Literal["month", "quarter"], first: str, last: str) -> range:
+    """Numbers of the periods from the first to the last, counted from year 0."""
+    pattern, most = _PERIOD[part]
+    numbers = []
+    for text in (first, last):
+        match = pattern.fullmatch(_period(part, text))
+        numbers.append(int(match[1]) * most + int(match[2]) - 1 if match else 0)
+    return _places(f"{part}s", *numbers)
+
+
+def check_comparable(frame: Frame, column: str, labels: Sequence[str]) -> None:
+    """Refuse a label that no value of the column's type can have: its rate would be 0."""
+    check_columns(frame, [column])
+    dtype = frame[column].dtype
+    for label in labels:
+        if dtype == nw.Boolean and label not in ("True", "False"):
             raise ScenarioError(
-                f"column {column!r} holds numbers, which never equal {quoted(label)}; give a number"
-            ) from None
+                f"column {column!r} holds True and False, which never equal {quoted(label)}; use "
+                "equals(True)"
+            )
+        if dtype.is_numeric():
+            try:
+                float(label)
+            except ValueError:
+                raise ScenarioError(
+                    f"column {column!r} holds numbers, which never equal {quoted(label)}; give a "
+                    "number"
+                ) from None

@@ -1,58 +1,288 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row features: queries that are sums over rows, of numbers that are clipped and quantised."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, TypeAlias, final
+from functools import cached_property, partial
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_finite, is_a
-from pufferslice._core.text import given, quoted
-from pufferslice.data.frames import Frame
+from pufferslice._core.display import rounded
+from pufferslice._core.text import given, quoted, shown
+from pufferslice.data.frames import Frame, check_columns, complete_part, frame_of, label_of
 from pufferslice.errors import ArgumentError
+from pufferslice.queries.conditions import Condition
+from pufferslice.queries.partition import (
+    Fill,
+    Flags,
+    Partition,
+    combined_codes,
+    finite_numbers,
+    n_combined,
+    partitions,
+)
 
 Clip: TypeAlias = Mapping[str, Sequence[float]]
 """Public (low, high) by column: every value is moved into them before anything is computed."""
 
+Ends: TypeAlias = Mapping[str, tuple[float, float]]
+"""Checked public ends by column."""
+
+Missing: TypeAlias = Mapping[str, Fill]
+"""Public value by column that counts where a row has none."""
+
+Cell: TypeAlias = tuple[tuple[str, Condition], ...]
+"""Conditions on columns that a row of the cell meets all; without any, every row does."""
+
+_FlagsOf: TypeAlias = Mapping[tuple[str, Fill, Condition], Flags]
+"""Whether each row meets a condition on a column, with its public value for a missing one."""
+
+_EVERY: Final = slice(None)
+_LARGEST: Final = float(np.finfo(np.float64).max)
 _MOST_BITS: Final = 20
 _SUM_BITS: Final = 62
 """Most bits of a sum over all rows."""
+_MOST_AT_ONCE: Final = 2**22
+"""Most numbers of rows in memory at once."""
+_MOST_PATTERNS: Final = 4_096
+"""Most values of one label of a row."""
+_MOST_BOXES: Final = 512
 
 
 @final
-@attrs.frozen(kw_only=True, repr=False, eq=False)
+@attrs.frozen(kw_only=True)
+class Source:
+    """A column as numbers: clipped to a public range, with a public value for a missing one."""
+
+    column: str
+    low: float = -math.inf
+    high: float = math.inf
+    missing: float | None = None
+    """Value that a missing one counts as; None: the middle of the range."""
+    center: float = 0.0
+    """Public number that is subtracted after clipping."""
+
+    @classmethod
+    def of(cls, column: str, clip: Ends, missing: Missing) -> "Source":
+        """The numbers of a column under the rules of a query."""
+        low, high = clip.get(column, (-math.inf, math.inf))
+        fill = missing.get(column)
+        return cls(column=column, low=low, high=high, missing=None if fill is None else float(fill))
+
+    @property
+    def centred(self) -> "Source":
+        """The same numbers less the middle of their range, rounded to 1 % of its length."""
+        if math.isinf(self.high - self.low):
+            return self
+        digits = 2 - math.floor(math.log10(self.high - self.low))
+        middle = round((self.low + self.high) / 2, digits) + 0.0
+        return attrs.evolve(self, center=middle)
+
+    @property
+    def words(self) -> str:
+        """The numbers in a name, such as `age` and `age - 53.5`."""
+        if not self.center:
+            return self.column
+        sign = "-" if self.center > 0 else "+"
+        return f"{self.column} {sign} {label_of(abs(self.center))}"
+
+    @property
+    def factor(self) -> str:
+        """The numbers in the name of a product."""
+        return f"({self.words})" if self.center else self.words
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Least and greatest number."""
+        return self.low - self.center, self.high - self.center
+
+    def numbers(self, frame: Frame) -> Floats:
+        """The number of each row; never missing where the range is finite."""
+        numbers = finite_numbers(frame, self.column)
+        fill = (self.low + self.high) / 2 if self.missing is None else self.missing
+        numbers = np.where(np.isnan(numbers), fill, np.clip(numbers, self.low, self.high))
+        return np.asarray(numbers - self.center)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Feature:
+    """A sum, or a mean, over rows: of 1, of a column or of a product, and 0 outside of a cell.
+
+    Two features are equal if they are the same sum, whatever they are called.
+    """
+
+    name: str = attrs.field(eq=False)
+    is_mean: bool
+    """Whether the sum is divided by the number of rows."""
+    factors: tuple[Source, ...] = ()
+    """Columns that are multiplied, at most two; none: 1."""
+    cell: Cell = attrs.field(default=(), eq=frozenset)
+    fills: tuple[tuple[str, Fill], ...] = attrs.field(default=(), eq=frozenset)
+    """Values that missing ones of the columns of the cell count as, where it is not "no"."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Least and greatest number of a row."""
+        low, high = (0.0, 1.0)
+        if len(self.factors) == 1:
+            low, high = self.factors[0].ends
+        elif self.factors:
+            low, high = _product_ends(*self.factors)
+        if not self.cell:
+            return low, high
+        if low < 0 < high:  # so that 0, which a row outside of the cell has, is on the grid
+            low, high = -max(-low, high), max(-low, high)
+        return min(low, 0.0), max(high, 0.0)
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that the feature reads."""
+        names = [*(factor.column for factor in self.factors), *(name for name, _ in self.cell)]
+        return list(dict.fromkeys(names))
+
+
+def named_feature(
+    kind: Literal["mean", "total", "rate", "count"],
+    *factors: Source,
+    cell: Cell = (),
+    missing: Missing = MappingProxyType({}),
+) -> Feature:
+    """A feature with its name by the grammar `kind(column * column | column = value, ...)`.
+
+    >>> from pufferslice.queries.conditions import equals
+    >>> chol = Source(column="chol", low=100, high=600)
+    >>> named_feature("total", chol.centred, cell=(("sex", equals("F")),)).name
+    'total(chol - 350 | sex = F)'
+    >>> named_feature("mean", chol.centred, Source(column="age")).name
+    'mean(age * (chol - 350))'
+    """
+    factors = tuple(sorted(factors, key=lambda factor: factor.column))
+    numbers = " * ".join(factor.factor for factor in factors)
+    if len(factors) == 1:
+        numbers = factors[0].words
+    where = ", ".join(condition.on(column) for column, condition in cell)
+    return Feature(
+        name=f"{kind}({' | '.join(filter(None, (numbers, where)))})",
+        is_mean=kind in ("mean", "rate"),
+        factors=factors,
+        cell=cell,
+        fills=tuple((c, missing[c]) for c in dict(cell) if missing.get(c) is not None),
+    )
+
+
+def _product_ends(first: Source, second: Source) -> tuple[float, float]:
+    if math.isinf(first.high) or math.isinf(second.high):
+        return -math.inf, math.inf
+    corners = [x * y for x in first.ends for y in second.ends]
+    if first != second:
+        return min(corners), max(corners)
+    low, high = first.ends
+    return (0.0 if low <= 0 <= high else min(low**2, high**2)), max(low**2, high**2)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Unusual:
+    """What clipping and filling change in a column: for the data holder, and confidential."""
+
+    column: str
+    n_rows: int
+    n_missing: int
+    """Rows without a finite value, which count as the public one."""
+    n_clipped: int
+    """Rows with a value outside of the clip range."""
+    mean_before: float | None
+    """Mean of the finite values; None for a column of labels, or without any."""
+    mean_after: float | None
+    """Mean of the same values, clipped: the difference is the bias that clipping costs."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.n_missing:
+            parts.append(f"{self.n_missing:,} of {self.n_rows:,} rows have no value")
+        if self.n_clipped and self.mean_before is not None and self.mean_after is not None:
+            parts.append(
+                f"{self.n_clipped:,} of {self.n_rows:,} values are clipped, and the mean "
+                f"{rounded(self.mean_before)} becomes {rounded(self.mean_after)}"
+            )
+        return f"{shown(self.column)}: {'; '.join(parts) or 'nothing is clipped or missing'}"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, slots=False)
 class RowFeatures:
     r"""A query as sums, or means, of one number of each row for every coordinate.
 
     A number x is clipped to its public range and quantised: it counts as the integer
     $\lfloor (x - l) / (u - l) \cdot 2^b + 1/2 \rfloor$, so that sums are exact in any order of
-    rows. A missing or infinite number counts as the middle of the range; a condition on a missing
-    value is not met.
+    rows. A missing or infinite number counts as a public value, by default the middle of its range;
+    a condition on a missing value is not met, unless the query declares a value for it.
     """
 
-    low: Floats
-    """Least number of a row, shape (dim,); minus infinity where the query declares no range."""
-    high: Floats
-    """Greatest number of a row, shape (dim,)."""
-    is_mean: tuple[bool, ...]
-    """Whether a coordinate is the mean of its numbers; otherwise it is their sum."""
-    numbers: Callable[[Frame], Floats]
-    """Numbers of each row, shape (n_rows, dim), before clipping; NaN where one is missing."""
+    parts: tuple[Feature, ...]
+    """The features, each once."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Feature]) -> "RowFeatures":
+        """Collect features; of equal ones the first is kept."""
+        return cls(parts=tuple(dict.fromkeys(parts)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each released sum or mean."""
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def low(self) -> Floats:
+        """Least number of a row, shape (dim,); minus infinity where there is no clip range."""
+        return np.array([part.ends[0] for part in self.parts])
+
+    @property
+    def high(self) -> Floats:
+        """Greatest number of a row, shape (dim,)."""
+        return np.array([part.ends[1] for part in self.parts])
+
+    @property
+    def is_mean(self) -> tuple[bool, ...]:
+        """Whether a coordinate is the mean of its numbers; otherwise it is their sum."""
+        return tuple(part.is_mean for part in self.parts)
 
     @property
     def spans(self) -> Floats:
         """Most by which the numbers of two rows differ, shape (dim,)."""
         return self.high - self.low
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the features read."""
+        return tuple(dict.fromkeys(column for part in self.parts for column in part.columns))
+
+    def read(self, frame: Frame) -> "Reading":
+        """Read what the features need of a frame, each column once."""
+        tests = [one for parts in self._partitions.values() for one in parts]
+        sources = dict.fromkeys(factor for part in self.parts for factor in part.factors)
+        return Reading(
+            features=self,
+            n_rows=len(frame),
+            numbers={source: source.numbers(frame) for source in sources},
+            codes={one: one.codes(frame) for one in tests},
+        )
+
+    def numbers(self, frame: Frame) -> Floats:
+        """The numbers of each row, clipped, shape (n_rows, dim)."""
+        return self.read(frame).columns()
+
     def integers(self, frame: Frame, n_bits: int) -> Integers:
         """The quantised numbers of each row, from 0 to 2^n_bits, shape (n_rows, dim)."""
-        numbers = self.numbers(frame)
-        numbers = np.where(np.isfinite(numbers), numbers, (self.low + self.high) / 2)
-        shares = (np.clip(numbers, self.low, self.high) - self.low) / self.spans
-        return np.asarray(np.floor(shares * 2.0**n_bits + 0.5), dtype=np.int64)
+        return self.read(frame).integers(n_bits)
 
     def values(self, integers: Integers, n_bits: int) -> Floats:
         """The numbers that the integers stand for."""
@@ -60,14 +290,198 @@ class RowFeatures:
 
     def outputs(self, frame: Frame, n_bits: int) -> list[Fraction]:
         """Evaluate the query on all rows of a frame; nothing is rounded after the quantisation."""
-        n_rows = len(frame)
-        sums = self.integers(frame, n_bits).sum(axis=0).tolist()
-        ends = zip(self.low.tolist(), self.high.tolist(), self.is_mean, sums, strict=True)
+        n_rows, sums = len(frame), np.zeros(len(self.parts), dtype=np.int64)
+        for integers in self.read(frame).blocks(n_bits, np.arange(n_rows)):
+            sums += integers.sum(axis=0)
+        ends = zip(self.low.tolist(), self.high.tolist(), self.is_mean, sums.tolist(), strict=True)
         return [
             (n_rows * Fraction(low) + (Fraction(high) - Fraction(low)) * Fraction(total, 2**n_bits))
             / (n_rows if is_mean else 1)
             for low, high, is_mean, total in ends
         ]
+
+    @property
+    def labels(self) -> Mapping[str, Callable[[Frame], Integers]]:
+        """Public labels of a row, by name: which of the query's conditions it meets.
+
+        One for the conditions on each column, named by it, and one for the columns of each table
+        over several, as `race & income`; of at most 4,096 values each, from 0.
+        """
+        return {name: partial(_labels, parts) for name, parts in self.labellings.items()}
+
+    @property
+    def labellings(self) -> dict[str, list[Partition]]:
+        """The partitions that each label of a row tells apart, by the name of the label."""
+        by_column = self._partitions
+        together = [tuple(dict.fromkeys(column for column, _ in part.cell)) for part in self.parts]
+        groups = dict.fromkeys([(column,) for column in by_column] + [c for c in together if c])
+        chosen = {
+            " & ".join(columns): [part for column in columns for part in by_column[column]]
+            for columns in groups
+        }
+        return {
+            name: parts for name, parts in chosen.items() if n_combined(parts) <= _MOST_PATTERNS
+        }
+
+    def boxes(self) -> tuple[Floats, Floats]:
+        """Public boxes such that every possible row lies in one: low and high, (n_boxes, dim).
+
+        One for each pattern of conditions, of as many columns as give at most 512 together. In it
+        a feature whose cell is ruled out is 0, a flag whose cell is certain is 1, and anything else
+        has its whole range.
+        """
+        parts = sorted(
+            (part for parts in self._partitions.values() for part in parts),
+            key=lambda part: -len(part.patterns),
+        )
+        split: list[Partition] = []
+        for part in parts:
+            if n_combined([*split, part]) <= _MOST_BOXES:
+                split.append(part)
+        patterns = list(product(*(part.patterns for part in split)))
+        low = np.tile(self.low, (len(patterns), 1))
+        high = np.tile(self.high, (len(patterns), 1))
+        places = {
+            (part.column, part.fill, test): (number, place)
+            for number, part in enumerate(split)
+            for place, test in enumerate(part.conditions)
+        }
+        met = [np.array([row[number] for row in patterns]) for number in range(len(split))]
+        for column, feature in enumerate(self.parts):
+            fills = dict(feature.fills)
+            keys = [places.get((name, fills.get(name), test)) for name, test in feature.cell]
+            known = [met[key[0]][:, key[1]] for key in keys if key is not None]
+            if not known:
+                continue
+            possible = np.logical_and.reduce(known)
+            low[~possible, column] = high[~possible, column] = 0.0
+            if not feature.factors and None not in keys:
+                low[possible, column] = 1.0
+        return low, high
+
+    def unusual(self, table: object) -> tuple[Unusual, ...]:
+        """Count, for each column, what is missing and what clipping changes; confidential."""
+        frame = frame_of(table)
+        check_columns(frame, self.columns)
+        sources = {factor.column: factor for part in self.parts for factor in part.factors}
+        return tuple(_unusual(frame, column, sources.get(column)) for column in self.columns)
+
+    @cached_property
+    def _partitions(self) -> dict[str, list[Partition]]:
+        """The partitions by column; those of one column differ in kind, or in the fill."""
+        tests: dict[tuple[str, Fill], list[Condition]] = {}
+        for part in self.parts:
+            fills = dict(part.fills)
+            for column, condition in part.cell:
+                tests.setdefault((column, fills.get(column)), []).append(condition)
+        found: dict[str, list[Partition]] = {}
+        for (column, fill), conditions in tests.items():
+            found.setdefault(column, []).extend(partitions(column, conditions, fill))
+        return found
+
+    def __repr__(self) -> str:
+        return f"RowFeatures(names={self.names!r})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class Reading:
+    """What some features read of the rows of a frame; confidential."""
+
+    features: RowFeatures
+    n_rows: int
+    numbers: Mapping[Source, Floats]
+    """Number of each row by source."""
+    codes: Mapping[Partition, Integers]
+    """Pattern of conditions that each row meets, by partition."""
+
+    def columns(self) -> Floats:
+        """The numbers of each row, clipped, shape (n_rows, dim)."""
+        flags, every = self._flags(_EVERY), np.empty((self.n_rows, len(self.features.parts)))
+        for place, part in enumerate(self.features.parts):
+            every[:, place] = self._column(part, _EVERY, flags)
+        return every
+
+    def integers(self, n_bits: int, rows: Integers | slice = _EVERY) -> Integers:
+        """The quantised numbers of some rows, from 0 to 2^n_bits, shape (n_rows, dim)."""
+        flags, parts = self._flags(rows), self.features.parts
+        integers = np.empty((len(self._every[rows]), len(parts)), dtype=np.int64, order="F")
+        for place, part in enumerate(parts):
+            if not part.factors:
+                np.left_shift(self._met(part, rows, flags), n_bits, out=integers[:, place])
+                continue
+            low, high = part.ends
+            shares = (np.clip(self._column(part, rows, flags), low, high) - low) / (high - low)
+            integers[:, place] = np.floor(shares * 2.0**n_bits + 0.5)
+        return integers
+
+    def blocks(self, n_bits: int, rows: Integers) -> Iterator[Integers]:
+        """The quantised numbers of some rows, as many at once as fit in little memory."""
+        size = max(1, _MOST_AT_ONCE // len(self.features.parts))
+        for start in range(0, len(rows), size):
+            yield self.integers(n_bits, rows[start : start + size])
+
+    def labels(self) -> dict[str, Integers]:
+        """Public label of each row, by the name of the labelling; see `RowFeatures.labels`."""
+        return {
+            name: combined_codes(parts, [self.codes[part] for part in parts]).astype(np.int16)
+            for name, parts in self.features.labellings.items()
+        }
+
+    @property
+    def _every(self) -> Flags:
+        return np.ones(self.n_rows, dtype=np.bool_)
+
+    def _flags(self, rows: Integers | slice) -> _FlagsOf:
+        return {
+            (one.column, one.fill, test): pattern[codes[rows]]
+            for one, codes in self.codes.items()
+            for test, pattern in zip(one.conditions, one.patterns.T, strict=True)
+        }
+
+    def _met(self, part: Feature, rows: Integers | slice, flags: _FlagsOf) -> Flags:
+        """Whether each row is in the cell of a feature."""
+        fills = dict(part.fills)
+        met = [flags[name, fills.get(name), test] for name, test in part.cell]
+        return np.asarray(np.logical_and.reduce(met)) if met else self._every[rows]
+
+    def _column(self, part: Feature, rows: Integers | slice, flags: _FlagsOf) -> Floats:
+        if not part.factors:
+            return self._met(part, rows, flags).astype(np.float64)
+        column = self.numbers[part.factors[0]][rows]
+        for factor in part.factors[1:]:
+            column = column * self.numbers[factor][rows]
+        return np.where(self._met(part, rows, flags), column, 0.0) if part.cell else column
+
+    def __repr__(self) -> str:
+        return f"Reading(n_rows={self.n_rows})"
+
+
+def _labels(parts: Sequence[Partition], frame: Frame) -> Integers:
+    return combined_codes(parts, [part.codes(frame) for part in parts])
+
+
+def _unusual(frame: Frame, column: str, source: Source | None) -> Unusual:
+    before = after = None
+    n_clipped = 0
+    if source is None:
+        is_float = frame[column].dtype.is_float()
+        n_present = int(np.count_nonzero(complete_part(frame, column, finite=is_float)[1]))
+    else:
+        numbers = finite_numbers(frame, column)
+        finite = numbers[~np.isnan(numbers)]
+        clipped = np.clip(finite, source.low, source.high)
+        n_present, n_clipped = len(finite), int(np.count_nonzero(clipped != finite))
+        if n_present:
+            before, after = float(finite.mean()), float(clipped.mean())
+    return Unusual(
+        column=column,
+        n_rows=len(frame),
+        n_missing=len(frame) - n_present,
+        n_clipped=n_clipped,
+        mean_before=before,
+        mean_after=after,
+    )
 
 
 def feature_bits(n_rows: int) -> int:
@@ -103,6 +517,72 @@ def clip_of(clip: Clip | None) -> dict[str, tuple[float, float]]:
             )
         ends[column] = (low, high)
     return ends
+
+
+def clip_from_table(table: object, columns: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Take public ends from an earlier or public table, rounded outwards to two digits.
+
+    >>> import pyarrow as pa
+    >>> clip_from_table(pa.table({"age": [17, 90], "gain": [0, 99_999]}), ["age", "gain"])
+    {'age': (17.0, 90.0), 'gain': (0.0, 100000.0)}
+    """
+    frame = frame_of(table)
+    ends: dict[str, tuple[float, float]] = {}
+    for column in columns:
+        numbers = finite_numbers(frame, column)
+        known = numbers[~np.isnan(numbers)]
+        if not len(known) or known.min() == known.max():
+            raise ArgumentError(
+                f"clip_from must have different numbers in column {quoted(column)}; give clip"
+            )
+        low, high = float(known.min()), float(known.max())
+        ends[column] = (-_two_digits_up(-low), _two_digits_up(high))
+    return ends
+
+
+def missing_of(
+    missing: Missing | None, clip: Ends, numbers: Iterable[str], tests: Mapping[str, bool]
+) -> dict[str, Fill]:
+    """Read the public value that a missing one counts as, by column.
+
+    `numbers` are the columns that are read, or compared, as numbers; `tests` says of every column
+    with conditions whether one of them reads the calendar.
+    """
+    if missing is None:
+        return {}
+    if not is_a(missing, Mapping):
+        raise ArgumentError(f"missing must map columns to values, got {given(missing)}")
+    numeric = set(numbers)
+    fills: dict[str, Fill] = {}
+    for column, value in missing.items():
+        if column not in numeric and column not in tests:
+            raise ArgumentError(
+                f"missing names {given(column)}, which no statistic reads; leave it out"
+            )
+        fill: Any = value
+        if is_a(value, np.generic):
+            fill = fill.item()
+        if tests.get(column) or not isinstance(fill, str | int | float):
+            raise ArgumentError(
+                f"missing must be a text, a number, True or False for {quoted(column)}, and is not "
+                f"for dates and times; got {given(value)}"
+            )
+        low, high = clip.get(column, (-_LARGEST, _LARGEST))
+        is_number = isinstance(fill, int | float) and not isinstance(fill, bool)
+        if column in numeric and not (is_number and low <= float(fill) <= high):
+            raise ArgumentError(
+                f"missing must be a number in the clip range of {quoted(column)}, got "
+                f"{given(value)}"
+            )
+        fills[column] = fill
+    return fills
+
+
+def _two_digits_up(value: float) -> float:
+    if value == 0:
+        return 0.0
+    unit = Fraction(10) ** (math.floor(math.log10(abs(value))) - 1)
+    return float(math.ceil(Fraction(repr(value)) / unit) * unit)
 
 
 def _end(column: str, end: Any) -> float:  # whatever a user gives

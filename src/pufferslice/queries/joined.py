@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several queries as one: a release has their coordinates side by side, under one certificate."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +13,8 @@ from pufferslice._core.checks import is_a
 from pufferslice._core.text import given, listed
 from pufferslice.data.frames import Frame
 from pufferslice.errors import ArgumentError
-from pufferslice.queries.features import RowFeatures
+from pufferslice.queries.derived import Derived
+from pufferslice.queries.features import Feature, RowFeatures
 from pufferslice.queries.query import Evaluate, Query, RowMeans, Rows
 from pufferslice.queries.ranges import Ball, Box
 
@@ -30,7 +33,7 @@ def join(*queries: Query) -> Query:
     """
     _check(queries)
     boxes = [query.range for query in queries if isinstance(query.range, Box)]
-    features = [query.features for query in queries if query.features is not None]
+    features, derived = _sums_of(queries)
     means = [query.row_means for query in queries if query.row_means is not None]
     every = len(queries)
 
@@ -60,7 +63,8 @@ def join(*queries: Query) -> Query:
         coordinates=tuple(c for query in queries for c in query.coordinates),
         levels=tuple(dict.fromkeys(level for query in queries for level in query.levels)),
         row_means=_means_of(means) if len(means) == every else None,
-        features=_features_of(features) if len(features) == every else None,
+        features=features,
+        derived=derived,
         missing=queries[0].missing,
     )
 
@@ -74,7 +78,7 @@ def _check(queries: Sequence[Query]) -> None:
             "queries must be functions of a whole table; one of a single row cannot be joined"
         )
     names = [name for query in queries for name in query.names]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ArgumentError(
             f"queries must have different coordinates; {listed(twice)} repeats. Leave it out of one"
@@ -106,10 +110,28 @@ def _means_of(makers: Sequence[Callable[[Frame], RowMeans]]) -> Callable[[Frame]
     return row_means
 
 
-def _features_of(parts: Sequence[RowFeatures]) -> RowFeatures:
-    return RowFeatures(
-        low=np.concatenate([part.low for part in parts]),
-        high=np.concatenate([part.high for part in parts]),
-        is_mean=tuple(is_mean for part in parts for is_mean in part.is_mean),
-        numbers=lambda frame: np.column_stack([part.numbers(frame) for part in parts]),
-    )
+def _sums_of(queries: Sequence[Query]) -> tuple[RowFeatures | None, tuple[Derived, ...]]:
+    """The sums that the queries need, each once, and how the other coordinates follow."""
+    sums = [query.features for query in queries if query.features is not None]
+    if len(sums) < len(queries):
+        return None, ()
+    # What somebody asked for keeps its name, wherever else it is needed.
+    asked_names = {name for query in queries for name in query.names}
+    parts = [part for features in sums for part in features.parts]
+    asked = {part: part for part in reversed(parts) if part.name in asked_names}
+    found: dict[Feature, Feature] = {}
+    derived: list[Derived] = []
+    for query, features in zip(queries, sums, strict=True):
+        names = {}
+        for part in features.parts:
+            kept = asked.get(part, part)
+            names[part.name] = found.setdefault(kept, kept).name
+        derived += [
+            Derived(name=name, kind="sum", of=[names[name]], numbers=[0.0, 1.0])
+            for name in query.names
+            if names.get(name, name) != name
+        ]
+        derived += [
+            attrs.evolve(each, of=[names[name] for name in each.of]) for each in query.derived
+        ]
+    return RowFeatures.of(found), tuple(derived)

@@ -3,7 +3,9 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, final
 
 import attrs
@@ -23,7 +25,8 @@ from pufferslice.data.frames import (
 )
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries.conditions import Condition
-from pufferslice.queries.features import RowFeatures
+from pufferslice.queries.derived import Derived
+from pufferslice.queries.features import Feature, RowFeatures
 from pufferslice.queries.ranges import Ball, Box, check_range
 
 Rows: TypeAlias = npt.NDArray[np.intp]
@@ -120,16 +123,12 @@ class RowMeans:
 
 @final
 class RowMoments:
-    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983).
-
-    Also the lowest and highest value of each term, `ends`, of shape (2, n_terms).
-    """
+    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983)."""
 
     def __init__(self, n_terms: int = 0) -> None:
         self.n_rows = 0
         self.mean: Floats = np.zeros(n_terms)
         self._squares: Floats = np.zeros((n_terms, n_terms))
-        self.ends: Floats = np.zeros((2, n_terms))
 
     def add(self, terms: Floats) -> None:
         """Add rows, shape (n_rows, n_terms)."""
@@ -138,12 +137,9 @@ class RowMoments:
         mean = terms.mean(axis=0)
         centred = terms - mean
         squares = centred.T @ centred
-        ends = np.stack([terms.min(axis=0), terms.max(axis=0)])
         if not self.n_rows:
             self.n_rows, self.mean, self._squares = len(terms), mean, squares
-            self.ends = ends
             return
-        self.ends = np.stack([np.minimum(self.ends[0], ends[0]), np.maximum(self.ends[1], ends[1])])
         total = self.n_rows + len(terms)
         apart = mean - self.mean
         between = np.outer(apart, apart) * (self.n_rows * (len(terms) / total))
@@ -203,10 +199,12 @@ class Query:
     row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)
     """The query on a frame as a function of means over rows, if it is a smooth one."""
     features: RowFeatures | None = attrs.field(default=None, eq=False)
-    """The query as sums over rows, if it is that."""
+    """The sums over rows that the query is, or follows from, if there are such."""
+    derived: tuple[Derived, ...] = attrs.field(default=(), eq=False)
+    """How coordinates follow from `features`, for those that are not among them."""
     missing: str = "refuse"
-    """Policy for rows that lack a value: `refuse`, or `drop-rows` (counted, and
-    stated). `bound` and `outputs` always refuse them."""
+    """Policy for rows that lack a value: `refuse`, or `drop-rows` (counted, and stated); `middle`,
+    of sums over rows: they count as a public value. `bound` and `outputs` refuse them."""
 
     def __attrs_post_init__(self) -> None:
         if not self.names:
@@ -281,6 +279,50 @@ class Query:
     def with_missing(self, missing: str) -> "Query":
         """The same query with another policy on missing values."""
         return attrs.evolve(self, missing=missing)
+
+    def as_sums(self) -> "Query":
+        """The query whose coordinates are the sums over rows that this one needs.
+
+        A release of the sums has noise on them; what `derived` describes is computed from them
+        after noise. A missing value counts as a public one, and no row is refused. A query that is
+        no function of sums over rows is refused.
+
+        >>> from pufferslice.queries import summary
+        >>> query = summary(std=["age"], clip={"age": (20, 60)}).as_sums()
+        >>> query.names, query.derived[0].name
+        (('mean(age)', 'mean((age - 40) * (age - 40))'), 'std(age)')
+        """
+        features = self.features
+        if self.level != "table" or features is None:
+            raise ScenarioError(
+                "this query is not a sum over rows, nor a function of such sums, and no promise is "
+                "known for other statistics of a table of rows. Use means, rates, totals, counts, "
+                "standard deviations, correlations, contingency_table or, for quantiles, edges; or "
+                "use prior='draws', whose claim is about the drawn tables"
+            )
+        if self.range is not None or not np.all(self.scales == 1):
+            raise ScenarioError(
+                "range and scales are not used here: clip the values of each row with clip="
+                "{column: (low, high)}; the noise needs no units"
+            )
+        twice = sorted(name for name, count in Counter(features.names).items() if count > 1)
+        if twice:
+            raise ScenarioError(
+                f"{listed(twice, quoted)} is needed with two clip ranges, or two values for a "
+                "missing one; give all parts of the query the same clip and missing"
+            )
+        listed_ = dict(zip(self.names, self.coordinates, strict=True))
+        return attrs.evolve(
+            self,
+            names=features.names,
+            bind=partial(_bound_sums, features),
+            scales=np.ones(len(features.names)),
+            coordinates=tuple(
+                listed_.get(part.name, _coordinate_of(part)) for part in features.parts
+            ),
+            row_means=partial(_means_of_sums, features),
+            missing="middle" if self.missing == "refuse" else self.missing,
+        )
 
     def with_scales(self, scales: ScalesLike) -> "Query":
         """The same query with other public units; a mapping changes only the coordinates it names.
@@ -487,3 +529,31 @@ class Query:
                 f"{bad.size} values are NaN or infinite, in {named}"
             )
         return values
+
+
+def _coordinate_of(feature: Feature) -> Coordinate:
+    """Public facts about a sum."""
+    low, high = feature.ends
+    if not feature.is_mean:
+        low, high = (0.0 if low >= 0 else -math.inf), (0.0 if high <= 0 else math.inf)
+    is_plain = len(feature.factors) == 1 and not feature.cell
+    return Coordinate(column=feature.factors[0].column if is_plain else None, low=low, high=high)
+
+
+def _bound_sums(features: RowFeatures, frame: Frame) -> Evaluate:
+    numbers, is_mean = features.numbers(frame), np.array(features.is_mean)
+
+    def evaluate(rows: Rows) -> Floats:
+        sums = numbers[rows].sum(axis=0)
+        return np.asarray(np.where(is_mean, sums / len(rows), sums))
+
+    return evaluate
+
+
+def _means_of_sums(features: RowFeatures, frame: Frame) -> RowMeans:
+    is_mean = np.array(features.is_mean)
+
+    def function(means: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
+        return np.where(is_mean, means, n_rows * means)
+
+    return RowMeans(terms=features.numbers(frame), function=function)

@@ -12,17 +12,36 @@ from pufferslice._core.checks import check_at_least
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, floats_of
 from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries.derived import Derived, coefficients_of
+from pufferslice.queries.features import (
+    Clip,
+    Missing,
+    RowFeatures,
+    Source,
+    clip_from_table,
+    clip_of,
+    missing_of,
+    named_feature,
+)
 from pufferslice.queries.query import Coordinate, Evaluate, Query, RowMeans, Rows, column_names
 
 
 def linear_regression(
-    *, features: Sequence[str], targets: Sequence[str], regularisation: float = 0.0
+    *,
+    features: Sequence[str],
+    targets: Sequence[str],
+    regularisation: float = 0.0,
+    clip: Clip | None = None,
+    clip_from: object = None,
+    missing: Missing | None = None,
 ) -> Query:
     """Coefficients and intercept of a linear regression of each target on all features.
 
     Minimises the summed squared errors plus `regularisation` times the squared norm of the
     coefficients (not the intercepts). Where several solutions are best, as for features that
-    depend linearly on each other, it is the shortest of them.
+    depend linearly on each other, it is the shortest of them. `clip`, `clip_from` and `missing`: as
+    for `summary`; a release of sums over rows publishes means and products of all columns, from
+    which the coefficients are computed after noise.
 
     >>> import pyarrow as pa
     >>> query = linear_regression(features=["age"], targets=["pay"])
@@ -39,13 +58,18 @@ def linear_regression(
         )
     check_at_least(0, regularisation=regularisation)
     n_inputs = len(inputs)
+    every = (*inputs, *outputs)
+    ends = clip_of(clip)
+    if any(column not in every for column in ends):
+        raise ArgumentError(f"clip must name features and targets only, got {given(tuple(ends))}")
+    if clip_from is not None:
+        ends |= clip_from_table(clip_from, [column for column in every if column not in ends])
+    fills = missing_of(missing, ends, every, {})
 
     def matrix_of(frame: Frame) -> Floats:
-        return np.column_stack([floats_of(frame, column) for column in (*inputs, *outputs)])
-
-    def laid_out(coefficients: npt.NDArray[Any], means: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        intercepts = means[n_inputs:] - means[:n_inputs] @ coefficients
-        return np.vstack([coefficients, intercepts]).T.reshape(-1)
+        parts = [floats_of(frame, column) for column in every]
+        rules = zip(every, parts, strict=True)
+        return np.column_stack([np.clip(x, *ends[c]) if c in ends else x for c, x in rules])
 
     def bind(frame: Frame) -> Evaluate:
         matrix = matrix_of(frame)
@@ -56,7 +80,9 @@ def linear_regression(
             penalty = np.sqrt(regularisation) * np.eye(n_inputs)
             left = np.vstack([centred[:, :n_inputs], penalty])
             right = np.vstack([centred[:, n_inputs:], np.zeros((n_inputs, len(outputs)))])
-            return laid_out(np.linalg.lstsq(left, right, rcond=None)[0], means)
+            coefficients = np.linalg.lstsq(left, right, rcond=None)[0]
+            intercepts = means[n_inputs:] - means[:n_inputs] @ coefficients
+            return np.vstack([coefficients, intercepts]).T.reshape(-1)
 
         return evaluate
 
@@ -78,18 +104,26 @@ def linear_regression(
             products[first, second] = products[second, first] = means[len(middle) :]
             spreads = products - np.outer(centers, centers)
             gram = spreads[:n_inputs, :n_inputs] + regularisation / n_rows * np.eye(n_inputs)
-            coefficients = np.linalg.solve(gram, spreads[:n_inputs, n_inputs:])
-            return laid_out(coefficients, middle + centers)
+            raw = middle + centers
+            parts = [
+                coefficients_of(gram, spreads[:n_inputs, place], raw[:n_inputs], raw[place])
+                for place in range(n_inputs, len(raw))
+            ]
+            return np.concatenate(parts)
 
         terms = np.column_stack([centred, centred[:, first] * centred[:, second]])
         return RowMeans(terms=terms, function=function)
 
+    names = tuple(
+        name
+        for target in outputs
+        for name in (*(f"coefficient({x} -> {target})" for x in inputs), f"intercept({target})")
+    )
+    sums, derived = _sums_of(
+        [Source.of(column, ends, fills) for column in every], n_inputs, names, regularisation
+    )
     return Query(
-        names=tuple(
-            name
-            for target in outputs
-            for name in (*(f"coefficient({x} -> {target})" for x in inputs), f"intercept({target})")
-        ),
+        names=names,
         columns=(*inputs, *outputs),
         level="table",
         kind="linear_regression",
@@ -97,8 +131,40 @@ def linear_regression(
             "features": inputs,
             "targets": outputs,
             "regularisation": float(regularisation),
+            **({"clip": {column: list(pair) for column, pair in ends.items()}} if ends else {}),
+            **({"missing": fills} if fills else {}),
         },
         bind=bind,
         coordinates=tuple(Coordinate(column=column) for _ in outputs for column in (*inputs, None)),
         row_means=row_means,
+        features=sums,
+        derived=derived,
     )
+
+
+def _sums_of(
+    columns: Sequence[Source], n_inputs: int, names: Sequence[str], regularisation: float
+) -> tuple[RowFeatures, tuple[Derived, ...]]:
+    """Means and products of the columns, and how the coefficients follow from them."""
+    inputs, targets = columns[:n_inputs], columns[n_inputs:]
+    means = {column: named_feature("mean", column) for column in columns}
+    pairs = [(x, y) for place, x in enumerate(inputs) for y in inputs[place:]]
+    products = {
+        (x, y): named_feature("mean", x.centred, y.centred)
+        for x, y in [*pairs, *((x, y) for y in targets for x in inputs)]
+    }
+    derived = []
+    for number, target in enumerate(targets):
+        of = [means[column] for column in (*inputs, target)]
+        of += [products[pair] for pair in (*pairs, *((x, target) for x in inputs))]
+        centers = [column.centred.center for column in (*inputs, target)]
+        derived += [
+            Derived(
+                name=names[number * (n_inputs + 1) + place],
+                kind="coefficient",
+                of=[feature.name for feature in of],
+                numbers=[place, regularisation, *centers],
+            )
+            for place in range(n_inputs + 1)
+        ]
+    return RowFeatures.of([*means.values(), *products.values()]), tuple(derived)

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 import attrs
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count, check_one_of, is_a
 from pufferslice._core.text import given
-from pufferslice.data.frames import Frame, complete_part, floats_of, label_of, order_of
+from pufferslice.data.frames import Frame, floats_of, label_of, order_of
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import (
     Condition,
@@ -26,7 +25,21 @@ from pufferslice.queries.conditions import (
     intervals,
     pairs_of,
 )
-from pufferslice.queries.features import Clip, RowFeatures, clip_of
+from pufferslice.queries.derived import Derived, correlation_of, std_of
+from pufferslice.queries.features import (
+    Cell,
+    Clip,
+    Ends,
+    Feature,
+    Missing,
+    RowFeatures,
+    Source,
+    clip_from_table,
+    clip_of,
+    missing_of,
+    named_feature,
+)
+from pufferslice.queries.partition import Flags, partitions
 from pufferslice.queries.query import (
     Coordinate,
     Evaluate,
@@ -106,8 +119,8 @@ ColumnPairs: TypeAlias = Sequence[tuple[str, str]]
 By: TypeAlias = Mapping[str, Sequence[ConditionLike]]
 """Groups of rows: the conditions on each column, or plain values that mean `equals`."""
 
-Cell: TypeAlias = tuple[tuple[str, Condition], ...]
-"""Conditions on columns that a row of the cell meets all; without any, every row does."""
+Edges: TypeAlias = Mapping[str, Sequence[float]]
+"""Public edges of a histogram by column, from which quantiles are computed."""
 
 Levels: TypeAlias = tuple[tuple[str, str], ...]
 """Columns and labels of them."""
@@ -137,6 +150,9 @@ STATISTICS: Final = tuple(Statistics.__annotations__)
 def summary(
     *,
     clip: Clip | None = None,
+    clip_from: object = None,
+    missing: Missing | None = None,
+    edges: Edges | None = None,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
     **statistics: Unpack[Statistics],
@@ -149,8 +165,15 @@ def summary(
     `count_share`: the number of rows divided by this public total. `total`: sums of columns.
     `count`: the number of rows that meet a condition on a column. `median`: columns.
     `covariance` and `correlation`: pairs of columns; a correlation with a constant is 0.
-    `clip`: public (low, high) by column, into which every row's value is moved first.
+    `clip`: public (low, high) by column, into which every row's value is moved first; `clip_from`:
+    an earlier or public table, whose ends, rounded outwards to two digits, clip the other columns.
     `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
+
+    A release of sums over rows (`Scenario.from_prevalence` and others) publishes the sums that the
+    statistics need, and computes the statistics from them after noise. Quantiles then need `edges`:
+    the public edges of a histogram by column, outside of which no row counts. A missing or infinite
+    value counts as `missing`, a public value by column: by default the middle of the clip range,
+    and a condition on it is not met.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"age": [20, 40], "income": ["<=50K", ">50K"]})
@@ -162,13 +185,17 @@ def summary(
     """
     chosen = _chosen(statistics)
     parameters = _stated(chosen, statistics)
-    return _with_public(_query("summary", chosen, parameters, clip=clip_of(clip)), range, scales)
+    rules = _Rules.of(chosen, clip, clip_from, missing, edges)
+    return _with_public(_query("summary", chosen, parameters, rules), range, scales)
 
 
 def group_by(
     by: By,
     *,
     clip: Clip | None = None,
+    clip_from: object = None,
+    missing: Missing | None = None,
+    edges: Edges | None = None,
     allow_empty: bool = False,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
@@ -177,10 +204,12 @@ def group_by(
     """The statistics of `summary` for every group of rows, all statistics of a group together.
 
     `by` gives the groups of each column, which are public: plain values, or conditions such as
-    `intervals([17, 30, 45])`, `hours()`, `weekdays()` and `days(first, last)`; of several columns
-    every combination. Groups may overlap and leave rows out. Statistics of a group without rows
-    are 0. A value that no row of its tables has is refused by a scenario, unless `allow_empty`,
-    which is for code lists. `clip`: as for `summary`.
+    `intervals([17, 30, 45])`, `hours()`, `weekdays()` and `months(first, last)` (also `days`,
+    `weeks`, `quarters`, `years`); of several columns every combination. Groups may overlap and
+    leave rows out. Statistics of a group without rows are 0. A value that no row of its tables has
+    is refused by a scenario, unless `allow_empty`,
+    which is for code lists. `clip`, `clip_from`, `missing` and `edges`: as for `summary`; the mean
+    of a group is computed from its total, less the middle of the clip range, and its count.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"sex": ["F", "M", "F"], "pay": [10, 20, 40]})
@@ -195,21 +224,22 @@ def group_by(
     parts = [attrs.evolve(part, cell=cell) for cell in cells for part in chosen]
     parameters = {"by": _cells_stated(cells), **_stated(chosen, statistics)}
     levels = () if allow_empty else _levels(cells)
-    query = _query("group_by", parts, parameters, levels, clip_of(clip))
-    return _with_public(query, range, scales)
+    rules = _Rules.of(parts, clip, clip_from, missing, edges)
+    return _with_public(_query("group_by", parts, parameters, rules, levels), range, scales)
 
 
 def contingency_table(
     by: By,
     *,
     statistic: Literal["count", "rate"] = "count",
+    missing: Missing | None = None,
     allow_empty: bool = False,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
 ) -> Query:
     """Number (`count`), or share (`rate`), of the rows that are in each group of `by`.
 
-    Groups and `allow_empty` are as for `group_by`: of several columns every combination.
+    Groups, `missing` and `allow_empty` are as for `group_by`: of several columns every combination.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"sex": ["F", "M", "F"], "ill": ["no", "no", "yes"]})
@@ -221,7 +251,7 @@ def contingency_table(
     """
     cells = _cells(by)
     levels = () if allow_empty else _levels(cells)
-    query = _contingency("contingency_table", cells, statistic, levels)
+    query = _contingency("contingency_table", cells, statistic, missing, levels)
     return _with_public(query, range, scales)
 
 
@@ -230,12 +260,14 @@ def histogram(
     edges: Sequence[float],
     *,
     statistic: Literal["count", "rate"],
+    missing: Missing | None = None,
     range: RangeLike | None = None,  # noqa: A002 - the word users know
     scales: ScalesLike | None = None,
 ) -> Query:
     """Number, or share, of the rows that have a number between two public edges.
 
     An interval has its low end, not its high one. Rows outside the edges are not counted.
+    `missing`: as for `summary`.
 
     >>> import pyarrow as pa
     >>> query = histogram("age", [0, 30, 60], statistic="rate")
@@ -245,7 +277,7 @@ def histogram(
     array([[0.25, 0.5 ]])
     """
     cells = _cells({column: intervals(edges)})
-    return _with_public(_contingency("histogram", cells, statistic), range, scales)
+    return _with_public(_contingency("histogram", cells, statistic, missing), range, scales)
 
 
 def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
@@ -369,13 +401,12 @@ def _correlation(x: Floats, y: Floats) -> float:
 
 def _correlation_of_means(means: npt.NDArray[Any], _: float) -> Any:  # a number
     x, y, xx, xy, yy = means
-    spread = (xx - x**2) * (yy - y**2)
-    return (xy - x * y) / np.sqrt(spread) if spread.real > 0 else 0.0
+    return correlation_of(xx - x**2, xy - x * y, yy - y**2)
 
 
 def _std_of_means(means: npt.NDArray[Any], _: float) -> Any:  # a number
     x, xx = means
-    return np.sqrt(xx - x**2) if (xx - x**2).real > 0 else 0.0
+    return std_of(xx - x**2)
 
 
 def _products(*columns: Floats) -> list[Floats]:
@@ -445,7 +476,7 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # one of several
                 formula=_Formula(compute=partial(np.quantile, q=level)),
                 column=column,
             )
-            for column, level in _levels_of(value)
+            for column, level in quantile_levels(value)
         ]
     if kind == "count_share":
         check_count(1, count_share=value)
@@ -514,7 +545,13 @@ def _levels(cells: Sequence[Cell]) -> Levels:
     return tuple((c, str(test.value)) for c, test in tests if test.comparison == "equals")
 
 
-def _contingency(kind: str, cells: Sequence[Cell], statistic: str, levels: Levels = ()) -> Query:
+def _contingency(
+    kind: str,
+    cells: Sequence[Cell],
+    statistic: str,
+    missing: Missing | None,
+    levels: Levels = (),
+) -> Query:
     check_one_of(("count", "rate"), statistic=statistic)
     parts = [
         _Statistic(
@@ -526,7 +563,8 @@ def _contingency(kind: str, cells: Sequence[Cell], statistic: str, levels: Level
         )
         for cell in cells
     ]
-    return _query(kind, parts, {"statistic": statistic, "by": _cells_stated(cells)}, levels)
+    parameters = {"statistic": statistic, "by": _cells_stated(cells)}
+    return _query(kind, parts, parameters, _Rules.of(parts, missing=missing), levels)
 
 
 def _stated(chosen: Sequence[_Statistic], statistics: Statistics) -> dict[str, Any]:
@@ -543,15 +581,72 @@ def _with_public(query: Query, range_: RangeLike | None, scales: ScalesLike | No
     return query if scales is None else query.with_scales(scales)
 
 
-_Ends: TypeAlias = Mapping[str, tuple[float, float]]
+@attrs.frozen(kw_only=True)
+class _Rules:
+    """Public rules of a query for the values of each column."""
+
+    clip: Ends
+    missing: Missing
+    edges: Mapping[str, Sequence[Condition]]
+    """Intervals of the histogram of a column."""
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[_Statistic],
+        clip: Clip | None = None,
+        clip_from: object = None,
+        missing: Missing | None = None,
+        edges: Edges | None = None,
+    ) -> "_Rules":
+        """Read and check the rules for these statistics."""
+        sources = [source for part in parts for source in (*part.inputs, part.cell)]
+        numbers = dict.fromkeys(source for source in sources if isinstance(source, str))
+        tests: dict[str, bool] = {}
+        cells = [source for source in sources if not isinstance(source, str)]
+        for column, condition in (test for cell in cells for test in cell):
+            tests[column] = tests.get(column, False) or condition.is_calendar
+        compared = [c for cell in cells for c, test in cell if not isinstance(test.value, str)]
+        ends = clip_of(clip)
+        unread = [column for column in ends if column not in numbers and column not in tests]
+        if unread:
+            raise ArgumentError(
+                f"clip names {given(unread[0])}, which no statistic reads; leave it out"
+            )
+        if clip_from is not None:
+            ends |= clip_from_table(clip_from, [name for name in numbers if name not in ends])
+        quantiles = [part.column for part in parts if part.kind in _QUANTILES]
+        if edges is not None and (
+            not is_a(edges, Mapping) or any(column not in quantiles for column in edges)
+        ):
+            raise ArgumentError(
+                "edges must map columns, whose quantiles are asked for, to the edges of a "
+                f"histogram; got {given(edges)}"
+            )
+        return cls(
+            clip=ends,
+            missing=missing_of(missing, ends, [*numbers, *compared], tests),
+            edges={column: intervals(each) for column, each in (edges or {}).items()},
+        )
+
+    def stated(self) -> dict[str, Any]:
+        """The rules as JSON values; those that there are."""
+        edges = {column: _edges_of(cells) for column, cells in self.edges.items()}
+        clip = {column: list(ends) for column, ends in self.clip.items()}
+        stated = {"clip": clip, "missing": dict(self.missing), "edges": edges}
+        return {name: value for name, value in stated.items() if value}
+
+    def source(self, column: str) -> Source:
+        """The numbers of a column."""
+        return Source.of(column, self.clip, self.missing)
 
 
 def _query(
     kind: str,
     parts: Sequence[_Statistic],
     parameters: Mapping[str, Any],
+    rules: _Rules,
     levels: Levels = (),
-    clip: _Ends = MappingProxyType({}),
 ) -> Query:
     read = [
         column
@@ -559,99 +654,158 @@ def _query(
         for source in (*part.inputs, part.cell)
         for column in ([source] if isinstance(source, str) else [name for name, _ in source])
     ]
-    unread = [column for column in clip if column not in read]
-    if unread:
-        raise ArgumentError(
-            f"clip names {given(unread[0])}, which no statistic reads; leave it out"
-        )
     is_smooth = all(part.formula.terms is not None for part in parts)
-    if clip:
-        parameters = {**parameters, "clip": {column: list(ends) for column, ends in clip.items()}}
+    features, derived = _sums_of(parts, rules)
     return Query(
         names=tuple(part.name for part in parts),
         columns=tuple(dict.fromkeys(read)),
         level="table",
         kind=kind,
-        parameters=dict(parameters),
-        bind=lambda frame: _bound(parts, frame, clip),
+        parameters={**parameters, **rules.stated()},
+        bind=lambda frame: _bound(parts, frame, rules.clip),
         coordinates=tuple(part.coordinate for part in parts),
         levels=levels,
-        row_means=(lambda frame: _row_means(parts, frame, clip)) if is_smooth else None,
-        features=_row_features(parts, clip),
+        row_means=(lambda frame: _row_means(parts, frame, rules.clip)) if is_smooth else None,
+        features=features,
+        derived=derived,
     )
 
 
-def _row_features(parts: Sequence[_Statistic], clip: _Ends) -> RowFeatures | None:
-    """Convert the statistics to sums over rows; None if one of them is something else.
+_QUANTILES: Final = ("quantile", "median")
+_SECOND_MOMENTS: Final = ("std", "covariance", "correlation")
 
-    A number of a group is 0 outside of it. A mean or a rate within a group is a ratio of sums.
-    """
-    if any(
-        part.kind not in ("mean", "total", "rate", "count")
-        or (part.cell and part.kind in ("mean", "rate"))
-        for part in parts
-    ):
+
+def _sums_of(
+    parts: Sequence[_Statistic], rules: _Rules
+) -> tuple[RowFeatures | None, tuple[Derived, ...]]:
+    """The sums that the statistics need, and how the others follow; None if one needs more."""
+    sums = [_sum_of(part, rules) for part in parts]
+    # What is listed keeps its name, wherever else it is needed.
+    needed = _Needed(rules=rules, listed={each: each for each in sums if each is not None})
+    derived = []
+    for part, feature in zip(parts, sums, strict=True):
+        if feature is not None:
+            name = needed.add(feature)
+            if name != part.name:
+                derived.append(Derived(name=part.name, kind="sum", of=[name], numbers=[0.0, 1.0]))
+            continue
+        follows = needed.derived(part)
+        if follows is None:
+            return None, ()
+        derived.append(follows)
+    return RowFeatures.of(needed.found.values()), tuple(derived)
+
+
+def _sum_of(part: _Statistic, rules: _Rules) -> Feature | None:
+    """The statistic itself, if it is a sum over rows; a mean in a group is a ratio of sums."""
+    if part.kind not in ("mean", "total", "rate", "count"):
         return None
-    ends = []
-    for part in parts:
-        low, high = (0.0, 1.0)
-        if part.kind in ("mean", "total"):
-            low, high = clip.get(part.column or "", (-math.inf, math.inf))
-        ends.append((min(low, 0.0), max(high, 0.0)) if part.cell else (low, high))
+    if part.cell and part.kind in ("mean", "rate"):
+        return None
+    (source,) = part.inputs
+    factors = [rules.source(source)] if isinstance(source, str) else []
+    cell = (*(() if isinstance(source, str) else source), *part.cell)
+    feature = named_feature(part.kind, *factors, cell=cell, missing=rules.missing)  # type: ignore[arg-type]
+    return attrs.evolve(feature, name=part.name)
 
-    def numbers(frame: Frame) -> Floats:
-        flags: dict[tuple[str, Condition], npt.NDArray[np.bool_]] = {}
 
-        def is_in(cell: Cell) -> npt.NDArray[np.bool_]:
-            inside = np.ones(len(frame), dtype=np.bool_)
-            for column, condition in cell:
-                if (column, condition) not in flags:
-                    rows, present = complete_part(frame, column)
-                    met = np.zeros(len(frame), dtype=np.bool_)
-                    if present.any():
-                        met[present] = condition.flags(rows, column)
-                    flags[column, condition] = met
-                inside &= flags[column, condition]
-            return inside
+@attrs.frozen(kw_only=True)
+class _Needed:
+    """The sums that statistics need, each once."""
 
-        columns = []
-        for part in parts:
-            (source,) = part.inputs
-            if isinstance(source, str):
-                rows, present = complete_part(frame, source, finite=True)
-                numbers = np.full(len(frame), np.nan)
-                if present.any():
-                    numbers[present] = floats_of(rows, source)
-            else:
-                numbers = is_in(source).astype(np.float64)
-            columns.append(np.where(is_in(part.cell), numbers, 0.0) if part.cell else numbers)
-        return np.column_stack(columns)
+    rules: _Rules
+    listed: Mapping[Feature, Feature]
+    found: dict[Feature, Feature] = attrs.field(factory=dict)
 
-    low, high = np.array(ends).T
-    is_mean = tuple(part.kind in ("mean", "rate") for part in parts)
-    return RowFeatures(low=low, high=high, is_mean=is_mean, numbers=numbers)
+    def add(self, feature: Feature) -> str:
+        """Need a sum; return its name."""
+        feature = self.listed.get(feature, feature)
+        return self.found.setdefault(feature, feature).name
+
+    def derived(self, part: _Statistic) -> Derived | None:
+        """Describe a statistic that follows from sums, and need them; None if it does not."""
+        if part.kind in _SECOND_MOMENTS:
+            return self._second_moments(part)
+        if part.kind == "mean" and isinstance(part.inputs[0], str):
+            return self._group_mean(part, part.inputs[0])
+        if part.kind == "rate" and not isinstance(part.inputs[0], str):
+            names = [self._count((*part.cell, *part.inputs[0])), self._count(part.cell)]
+            return Derived(name=part.name, kind="ratio", of=names, numbers=[0.0])
+        if part.kind in _QUANTILES and part.column is not None and part.column in self.rules.edges:
+            return self._quantile(part, part.column)
+        return None
+
+    def _count(self, cell: Cell) -> str:
+        return self.add(named_feature("count", cell=cell, missing=self.rules.missing))
+
+    def _numbers(self, part: _Statistic, *factors: Source) -> str:
+        kind: Literal["mean", "total"] = "total" if part.cell else "mean"
+        return self.add(named_feature(kind, *factors, cell=part.cell, missing=self.rules.missing))
+
+    def _group_mean(self, part: _Statistic, column: str) -> Derived:
+        plain = self.rules.source(column)
+        total = named_feature("total", plain, cell=part.cell, missing=self.rules.missing)
+        source = plain if total in self.listed else plain.centred
+        of = [self._numbers(part, source), self._count(part.cell)]
+        return Derived(name=part.name, kind="ratio", of=of, numbers=[source.center])
+
+    def _second_moments(self, part: _Statistic) -> Derived:
+        columns = [self.rules.source(str(column)) for column in part.inputs]
+        centred = [column.centred for column in columns]
+        # The mean of a group is a total of centred numbers already.
+        of = [self._numbers(part, each) for each in (centred if part.cell else columns)]
+        pairs = [(x, y) for place, x in enumerate(centred) for y in centred[place:]]
+        if part.kind == "covariance":
+            pairs = [(centred[0], centred[1])]
+        of += [self._numbers(part, x, y) for x, y in pairs]
+        if part.cell:
+            of.append(self._count(part.cell))
+        centers = [0.0 if part.cell else each.center for each in centred]
+        return Derived(name=part.name, kind=part.kind, of=of, numbers=centers)  # type: ignore[arg-type]
+
+    def _quantile(self, part: _Statistic, column: str) -> Derived:
+        level = part.parameter["level"] if part.kind == "quantile" else 0.5
+        cells = self.rules.edges[column]
+        of = [self._count((*part.cell, (column, cell))) for cell in cells]
+        numbers = [level, *_edges_of(cells)]
+        return Derived(name=part.name, kind="quantile", of=of, numbers=numbers)
+
+
+def _edges_of(cells: Sequence[Condition]) -> list[float]:
+    ends = [cell.value for cell in cells if isinstance(cell.value, tuple)]
+    return [ends[0][0], *(high for _, high in ends)]
 
 
 def _sources(
-    parts: Sequence[_Statistic], frame: Frame, clip: _Ends
+    parts: Sequence[_Statistic], frame: Frame, clip: Ends
 ) -> dict[str | Cell, npt.NDArray[Any]]:
     """Clipped numbers of each column, and which rows are in each cell, that the statistics read."""
-    flags: dict[tuple[str, Condition], npt.NDArray[np.bool_]] = {}
+    wanted = dict.fromkeys(x for part in parts for x in (*part.inputs, part.cell))
+    tests: dict[str, list[Condition]] = {}
+    for column, condition in (
+        test for cell in wanted if not isinstance(cell, str) for test in cell
+    ):
+        tests.setdefault(column, []).append(condition)
+    flags: dict[tuple[str, Condition], Flags] = {}
+    for column, conditions in tests.items():
+        for part in partitions(column, conditions, None):
+            part.conditions[0].flags(frame, column)  # refuses missing values
+            codes, patterns = part.codes(frame), part.patterns
+            for place, condition in enumerate(part.conditions):
+                flags[column, condition] = patterns[:, place][codes]
     sources: dict[str | Cell, npt.NDArray[Any]] = {}
-    for source in dict.fromkeys(x for part in parts for x in (*part.inputs, part.cell)):
+    for source in wanted:
         if isinstance(source, str):
             numbers = floats_of(frame, source)
             sources[source] = np.clip(numbers, *clip[source]) if source in clip else numbers
             continue
         sources[source] = np.ones(len(frame), dtype=np.bool_)
-        for column, condition in source:
-            if (column, condition) not in flags:
-                flags[column, condition] = condition.flags(frame, column)
-            sources[source] = sources[source] & flags[column, condition]
+        for test in source:
+            sources[source] = sources[source] & flags[test]
     return sources
 
 
-def _bound(parts: Sequence[_Statistic], frame: Frame, clip: _Ends) -> Evaluate:
+def _bound(parts: Sequence[_Statistic], frame: Frame, clip: Ends) -> Evaluate:
     sources = _sources(parts, frame, clip)
     cells = dict.fromkeys(part.cell for part in parts)
     wanted = dict.fromkeys((part.cell, key) for part in parts for key in part.inputs)
@@ -672,7 +826,7 @@ def _bound(parts: Sequence[_Statistic], frame: Frame, clip: _Ends) -> Evaluate:
     return evaluate
 
 
-def _row_means(parts: Sequence[_Statistic], frame: Frame, clip: _Ends) -> RowMeans:
+def _row_means(parts: Sequence[_Statistic], frame: Frame, clip: Ends) -> RowMeans:
     sources = _sources(parts, frame, clip)
     terms: list[Floats] = []
     places: list[slice] = []
@@ -698,7 +852,8 @@ def _row_means(parts: Sequence[_Statistic], frame: Frame, clip: _Ends) -> RowMea
     return RowMeans(terms=np.column_stack(terms), function=function)
 
 
-def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:
+def quantile_levels(quantiles: Quantiles) -> list[tuple[str, float]]:
+    """Columns and levels of their quantiles, one after another."""
     pairs = [
         (column, level)
         for column, levels in pairs_of("quantile", quantiles, "level")

@@ -12,8 +12,17 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import quoted
-from pufferslice.data.frames import Frame, floats_of, label_of, labels_of
+from pufferslice.data.frames import (
+    Frame,
+    coded_labels,
+    complete_part,
+    floats_of,
+    label_of,
+    labels_of,
+)
 from pufferslice.errors import ScenarioError
+from pufferslice.queries.conditions import equals
+from pufferslice.queries.features import Reading
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box, range_words
 
@@ -60,6 +69,24 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
             f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
             f"nothing.{hint} Compare with a value that some rows have and others do not"
         )
+
+
+def check_read(query: Query, reading: Reading, frame: Frame) -> None:
+    """Check as `check_varied`, from what was read of the rows, as it counts in sums over them."""
+    low, high = np.full(query.dim, np.inf), np.full(query.dim, -np.inf)
+    values = {source.column: numbers for source, numbers in reading.numbers.items()}
+    met = {
+        (part.column, test): flags
+        for part, codes in reading.codes.items()
+        for test, flags in zip(part.conditions, part.patterns[np.unique(codes)].T, strict=True)
+    }
+    for place, (column, test) in enumerate((c.column, c.condition) for c in query.coordinates):
+        if column is not None:
+            found = values[column] if test is None else met[column, test]
+            low[place], high[place] = found.min(), found.max()
+    has_level = [met[column, equals(label)].max() for column, label in query.levels]
+    ends = np.hstack([[low, high], [has_level, has_level]])
+    check_ends(query, ends, [frame])
 
 
 def check_reached(query: Query, ends: Floats) -> None:
@@ -115,7 +142,8 @@ def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
             ends[1, place] = max(ends[1, place], values.max())
     columns = dict.fromkeys(column for column, _ in query.levels)
     labels = {
-        column: {*chain(*(labels_of(f, column).tolist() for f in frames))} for column in columns
+        column: {*chain(*(coded_labels(f, column)[0].tolist() for f in frames))}
+        for column in columns
     }
     has_level = [float(label in labels[column]) for column, label in query.levels]
     return np.hstack([ends, [has_level, has_level]])
@@ -125,7 +153,9 @@ def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
     """A hint at labels that look like that of the condition and are not rare."""
     counts: Counter[str] = Counter()
     for frame in frames:
-        counts |= Counter(labels_of(frame, column).tolist())  # two tables may hold the same rows
+        part, present = complete_part(frame, column)
+        # Two tables may hold the same rows.
+        counts |= Counter(labels_of(part, column).tolist() if present.any() else ())
     folded: dict[str, list[str]] = {}
     for frequent in (name for name, n in counts.most_common(_MOST_COMPARED) if n >= _FEWEST_ROWS):
         folded.setdefault(frequent.strip().casefold(), []).append(frequent)

@@ -1,96 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: every release of a scenario, one per certificate, in a file or in a database.
+"""The ledger: every release about a secret, in a file or in a database that a team shares.
 
-One person needs a SQLite file; a team shares a PostgreSQL database (`postgres`). A release passes
-through three states, each committed to the disk before the next step begins: `intended` (nothing
-drawn yet), `drawn` (noise is in the recorded release, no file written yet), `published` (handed
-out). What is in the ledger after a crash is what happened.
-
-A ledger has an id. It moves to a new one in three steps, each durable before the next: the new one,
-`incoming`, gets the entries and refuses releases; the old one is marked as moved to the id of the
-new one; the new one reads that mark and opens. At no time are both open.
+One person needs a SQLite file; a team shares a PostgreSQL database (`postgres`). A ledger is a
+chain of events (`chain`) whose rules are in `states`; each event is on the disk before the next
+step begins. The commands that change it are in `commands`.
 """
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final, get_args
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from pufferslice._core.checks import is_a
-from pufferslice._core.files import check_local, parsed_json
-from pufferslice.certificate.composition import added_up
-from pufferslice.errors import AlreadyReleasedError, ArgumentError, LedgerError
-from pufferslice.releases.storage import NOT_YET, Connection, Event, SqliteFile
+import attrs
+
+from pufferslice._core.display import Shown
+from pufferslice._core.files import check_local, digest, parsed_json
+from pufferslice._core.text import shown
+from pufferslice.errors import ArgumentError, LedgerError
+from pufferslice.releases.chain import Event, body_of, is_whole
+from pufferslice.releases.marks import SpentMark
+from pufferslice.releases.states import VERSION, Book, Entry, Grant, Intent, Part
+from pufferslice.releases.storage import (
+    NOT_YET,
+    SELECT_EVENTS,
+    Connection,
+    Identity,
+    SqliteFile,
+)
 
 if TYPE_CHECKING:
     from pufferslice.releases.postgres import Database
 
-State = Literal["intended", "drawn", "published"]
-
-VERSION: Final = 3
+_Result = TypeVar("_Result")
 
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
 
-_INTEND: Final = (
-    "INSERT INTO releases (certificate, state, composition, spent, total) "
-    "VALUES (?, 'intended', ?, ?, ?)"
-)
-_IDENTITY: Final = "SELECT id, state, source FROM identity"
-_SCENARIO: Final = "SELECT version, scenario FROM ledger"
-_MOVED: Final = "SELECT target, id FROM moved"
-_AGAIN: Final = (
-    "Publish that same release again (the ledger keeps it; on the command line: --again)"
-)
-_STATES: Final = {
-    "intended": (
-        "its noise was never handed out, but the attempt ended without a result. Nothing of it is "
-        "kept: certify again, naming it among earlier_releases"
-    ),
-    "drawn": f"its result is kept in the ledger, but was not confirmed as published. {_AGAIN}",
-    "published": f"it was published. {_AGAIN}",
-}
-"""Meaning of each state, and what to do about it."""
-
-
-class Entry(NamedTuple):
-    """One release in the ledger."""
-
-    certificate: str
-    state: State
-    release: str | None
-    """JSON of the release, from the state `drawn` on; None before."""
-
-
-class _Identity(NamedTuple):
-    """The identity of a ledger: its id, its state, and where it was copied from."""
-
-    id: str
-    state: Literal["incoming", "open"]
-    source: str | None
-    """Id of the ledger that it was copied from, if any."""
+_IDENTITY: Final = "SELECT version, id, source FROM identity"
 
 
 @final
-class Ledger:
-    """The releases of one scenario, in a file or in a database that a team shares.
+class Transaction:
+    """A change of a ledger: all of it is recorded, or nothing."""
+
+    def __init__(
+        self, storage: "SqliteFile | Database", connection: Connection, book: Book
+    ) -> None:
+        self.book = book
+        """State of the ledger, with what the transaction has recorded so far."""
+        self._storage, self._connection = storage, connection
+
+    def append(self, kind: str, *, release: int | None = None, **fields: Any) -> Event:
+        """Record an event; refuse one that the rules do not allow."""
+        book, body = self.book, body_of(fields)
+        # before it is written, so that the rules speak here and not in the database
+        book.copied().change(Event(book.number + 1, kind, release, body, "", "", None, ""))
+        event = self._storage.append(
+            self._connection, book.hash, book.number + 1, kind, release, body
+        )
+        book.take([event])
+        return event
+
+    def keep(self, text: str) -> str:
+        """Keep a release, and return its digest."""
+        name = digest(text.encode())
+        self._connection.execute(
+            "INSERT INTO contents (digest, text) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text)
+        )
+        return name
+
+    def take_in(self, events: Sequence[Event], texts: Mapping[str, str]) -> None:
+        """Take in events of the ledger that is being copied here, and releases that they name."""
+        self._storage.take_in(self._connection, events)
+        self.book.take(events)
+        for text in texts.values():
+            self.keep(text)
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:  # a cursor
+        """Run another statement in this transaction."""
+        return self._connection.execute(statement, parameters)
+
+
+@final
+class Ledger(Shown):
+    """The releases about one or several secrets, in a file or in a database that a team shares.
 
     A path names a file; only its owner can read a new one. An address
     `postgresql://user@host/database#name` names a ledger in a PostgreSQL database, which needs the
-    extra `team`.
+    extra `team`. In a `with` block a file stays open.
 
     >>> import tempfile, pathlib
-    >>> ledger = Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger")
-    >>> ledger.entries()
+    >>> with Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger") as ledger:
+    ...     ledger.entries()
     []
     """
 
-    def __init__(self, location: str | os.PathLike[str]) -> None:
+    def __init__(self, location: "str | os.PathLike[str] | SqliteFile") -> None:
         self._location = location
+        self._book: Book | None = None
 
     @cached_property
-    def _storage(self) -> "SqliteFile | Database":
+    def storage(self) -> "SqliteFile | Database":
+        """Where the ledger is kept."""
+        if isinstance(self._location, SqliteFile):
+            return self._location
         if isinstance(self._location, str) and self._location.startswith(URL_SCHEMES):
             # Not at the top: it needs an extra.
             from pufferslice.releases.postgres import Database  # noqa: PLC0415
@@ -99,22 +114,39 @@ class Ledger:
         check_local(self._location)
         return SqliteFile(Path(self._location))
 
+    def __enter__(self) -> Self:
+        self.storage.keep()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.storage.close()
+
     @property
     def name(self) -> str:
         """Location of the ledger, for messages; without a password."""
-        return self._storage.name
+        return self.storage.name
 
     @property
     def path(self) -> Path | None:
         """File of the ledger; None for a database."""
-        return self._storage.path if isinstance(self._storage, SqliteFile) else None
+        return self.storage.path if isinstance(self.storage, SqliteFile) else None
+
+    @property
+    def place(self) -> str | None:
+        """Absolute path of the ledger, if it is a file."""
+        return None if self.path is None else os.path.realpath(self.path)
 
     def __repr__(self) -> str:
         return f"Ledger({self.name!r})"
 
     def check_there(self) -> None:
         """Raise unless there is a ledger: a wrong name must not look like one without releases."""
-        if not self._storage.is_there():
+        if not self.storage.is_there():
             raise ArgumentError(
                 f"there is no ledger at {self.name!r}; the first release makes one. Check the name"
             )
@@ -122,312 +154,290 @@ class Ledger:
     @property
     def id(self) -> str | None:
         """Identifier that no other ledger has, wherever it is; None if there is no ledger yet."""
-        identity = self._look()
-        return None if identity is None else identity.id
+        return None if not self.storage.is_there() else self.identity().id
+
+    @property
+    def lineage(self) -> str:
+        """Hash of the first event, which a ledger shares with its copies; empty without events."""
+        return self.book().lineage or ""
 
     @property
     def is_incoming(self) -> bool:
         """Whether a copy into this ledger has begun and is not finished, so that it is not open."""
-        identity = self._look()
-        return identity is not None and identity.state == "incoming"
+        return self.storage.is_there() and self.identity().source is not None
 
     @property
     def moved_to(self) -> str | None:
         """Location of the ledger that this closed one was copied to; None if it is open."""
-        if not self._storage.is_there():
-            return None
-        return next((str(target) for target, _ in self._storage.rows(_MOVED)), None)
+        moved = self.book().moved
+        return None if moved is None else moved[0]
+
+    def identity(self) -> Identity:
+        """Return what the ledger is, beside its events."""
+        return self._checked_identity(self.storage.rows(_IDENTITY))
+
+    def _checked_identity(self, rows: Sequence[tuple[Any, ...]]) -> Identity:
+        if len(rows) != 1:
+            raise LedgerError(f"ledger {self.name!r} is damaged: it has no id; restore a copy")
+        return Identity(*rows[0])
 
     def check_arrived(self) -> None:
         """Raise if a copy into this ledger was not finished, so that it may lack releases."""
-        if self._storage.is_there():
-            self._check_arrived(self._storage.rows(_IDENTITY))
+        if self.storage.is_there():
+            self._check_arrived(self.storage.rows(_IDENTITY))
 
-    def _look(self) -> _Identity | None:
-        if not self._storage.is_there():
-            return None
-        return self._identity(self._storage.rows(_IDENTITY))
+    def _check_arrived(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        if self._checked_identity(rows).source is not None:
+            raise LedgerError(
+                f"ledger {self.name!r} is incoming: the copy into it was not finished, so it is "
+                "not open. Repeat that `pufferslice ledger copy` (or migrate), which finishes it"
+            )
 
-    def _identity(self, rows: Sequence[tuple[Any, ...]]) -> _Identity:
-        if len(rows) != 1:
-            raise LedgerError(f"ledger {self.name!r} is damaged: it has no id; restore a copy")
-        return _Identity(*rows[0])
+    def make(self, source: str | None = None) -> None:
+        """Make the ledger if there is none: open, or incoming from the ledger with id `source`."""
+        self.storage.make(source)
+
+    def events(self) -> list[Event]:
+        """List what was recorded, oldest first, as it is; none if there is no ledger yet."""
+        if not self.storage.is_there():
+            return []
+        return [Event(*row) for row in self.storage.rows(SELECT_EVENTS, (0,))]
+
+    def book(self) -> Book:
+        """Return the state of the ledger; it is empty if there is no ledger yet."""
+        if not self.storage.is_there():
+            return Book(self.name)
+        self._book = self._up_to_date(self.storage.rows)
+        return self._book
+
+    def _up_to_date(self, rows: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]) -> Book:
+        """Read what was recorded since the last time, if it follows what was read then."""
+        known = self._book
+        if known is not None and known.number:
+            events = [Event(*row) for row in rows(SELECT_EVENTS, (known.number,))]
+            if events and events[0].hash == known.hash:
+                book = known.copied()
+                book.take(events[1:])
+                return book
+        book = Book(self.name)
+        book.take(Event(*row) for row in rows(SELECT_EVENTS, (0,)))
+        return book
+
+    def change(
+        self,
+        work: Callable[[Transaction], _Result],
+        so_far: str = NOT_YET,
+        *,
+        is_incoming: bool = False,
+        is_durable: bool = True,
+    ) -> _Result:
+        """Do `work` whole or not at all; `so_far` says what had happened before."""
+
+        def changed(connection: Connection) -> tuple[_Result, Book]:
+            transaction = self._begun(connection, is_incoming=is_incoming)
+            return work(transaction), transaction.book
+
+        result, book = self.storage.change(changed, so_far, is_durable=is_durable)
+        self._book = book
+        return result
+
+    @contextlib.contextmanager
+    def alone(self, so_far: str = NOT_YET) -> Iterator[Transaction]:
+        """Open a transaction that keeps all other writers out until it ends."""
+        with self.storage.alone(so_far) as connection:
+            yield self._begun(connection, is_incoming=False)
+
+    def _begun(self, connection: Connection, *, is_incoming: bool) -> Transaction:
+        if not is_incoming:
+            self._check_arrived(connection.execute(_IDENTITY).fetchall())
+        book = self._up_to_date(lambda query, values: connection.execute(query, values).fetchall())
+        transaction = Transaction(self.storage, connection, book.copied())
+        if not (book.number or is_incoming):
+            transaction.append("made", version=VERSION)
+        return transaction
 
     def entries(self) -> list[Entry]:
-        """List all releases, oldest first; none if there is no ledger yet."""
-        if not self._storage.is_there():
+        """List all releases with what was released, oldest first; none if there is no ledger."""
+        entries = self.book().entries.values()
+        if not entries:
             return []
-        rows = self._storage.rows(
-            f"SELECT certificate, state, release FROM releases ORDER BY {self._storage.order}"  # noqa: S608 - a constant
-        )
-        entries = [Entry(*row) for row in rows]
-        self._check_states({entry.certificate: entry.state for entry in entries})
-        return entries
+        texts = dict(self.storage.rows("SELECT digest, text FROM contents"))
+        return [attrs.evolve(e, release=texts.get(e.content or "")) for e in entries]
 
-    def _check_states(self, states: Mapping[str, str]) -> None:
-        if not all(is_a(name, str) and state in _STATES for name, state in states.items()):
-            raise LedgerError(
-                f"ledger {self.name!r} is damaged: an entry has no state; restore a copy"
-            )
+    def entry(self, certificate: str) -> Entry | None:
+        """Return the last release of a certificate that was not given up; None if there is none."""
+        found = [e for e in self.entries() if e.certificate == certificate and e.state != "void"]
+        return found[-1] if found else None
 
     def releases(self) -> list[str]:
         """List the digests of the certificates that were released or may have been."""
-        return [entry.certificate for entry in self.entries()]
+        live = (e.certificate for e in self.book().entries.values() if e.state != "void")
+        return list(dict.fromkeys(live))
+
+    def earlier(self) -> list[str]:
+        """List the certificates of releases before 0.3, which nothing later covers jointly."""
+        return sorted(self.book().before)
+
+    def check_free(self, grant: Grant) -> None:
+        """Raise if a certificate for this grant could not be released here."""
+        self.check_arrived()
+        book = self.book()
+        book.check_open()
+        book.check_free(grant)
 
     def intend(
-        self,
-        scenario: str,
-        certificate: str,
-        covered: Sequence[str],
-        budget: tuple[str, float, float] | None = None,
-    ) -> None:
-        """Record, before any noise is drawn, that this certificate is about to be released.
+        self, grant: Grant, intent: Intent | None = None, marks: Sequence[SpentMark] = ()
+    ) -> Entry:
+        """Record, before any noise is drawn, that a release is about to be made.
 
-        `scenario` is the scenario's key; `covered` are the earlier releases that the certificate
-        names. `budget` is for releases that add up: what they must share, the cost of this one, and
-        their total. Refuses a second release, a ledger of another scenario, unnamed earlier ones
-        that do not add up with this one, and more than the total.
+        Without an `intent`, the whole of a certificate of one release. Refuses more than was
+        granted, another grant of a secret that the ledger has a release of, and everything if the
+        ledger does not know one of the `marks`, which were read before.
         """
+        wanted = Intent(certificate=grant.certificate) if intent is None else intent
 
-        def work(connection: Connection) -> None:
-            self._check_scenario(connection, scenario)
-            self._check_arrived(connection.execute(_IDENTITY).fetchall())
-            self._check_open(connection)
-            self._check_entries(connection, certificate, covered, budget)
-            connection.execute(_INTEND, (certificate, *(budget or (None, None, None))))
+        def work(transaction: Transaction) -> Entry:
+            book = transaction.book
+            book.check_open()
+            book.check_marks(marks, self.place)
+            if grant.certificate not in book.grants:
+                transaction.append("granted", **grant.to_fields())
+            fields = attrs.asdict(wanted) | {"charge": str(wanted.charge)}
+            event = transaction.append("intended", **fields)
+            return book.entries[event.number]
 
-        self._storage.make()
-        self._storage.change(work)
+        self.make()
+        self.storage.check_locks()
+        return self.change(work)
 
-    def record_drawn(self, certificate: str, release: str) -> None:
-        """Record the finished release, before it is handed out."""
-        self._advance(certificate, "intended", "drawn", release, NOT_YET)
+    def record_drawn(self, number: int, release: str) -> None:
+        """Record the finished release of an intent, before it is handed out."""
+        self.change(
+            lambda transaction: transaction.append(
+                "drawn", release=number, content=transaction.keep(release)
+            )
+        )
 
-    def record_published(self, certificate: str) -> None:
-        """Record that the release was handed out completely."""
+    def record_published(self, number: int) -> None:
+        """Record that the release of an intent was handed out completely."""
         done = "the release is kept in it, and may have been handed out"
-        self._advance(certificate, "drawn", "published", None, done)
+        self.change(lambda transaction: transaction.append("published", release=number), done)
 
-    def entry(self, certificate: str) -> Entry | None:
-        """Return the release of a certificate; None if there is none."""
-        return next((entry for entry in self.entries() if entry.certificate == certificate), None)
-
-    def _advance(
-        self, certificate: str, old: State, new: State, release: str | None, so_far: str
-    ) -> None:
-        def work(connection: Connection) -> int:
-            self._check_arrived(connection.execute(_IDENTITY).fetchall())
-            if old == "intended":
-                # after a copy the other ledger says that nothing was drawn
-                self._check_open(connection)
-            return int(
-                connection.execute(
-                    "UPDATE releases SET state = ?, release = COALESCE(?, release) "
-                    "WHERE certificate = ? AND state = ?",
-                    (new, release, certificate, old),
-                ).rowcount
-            )
-
-        changed = self._storage.change(work, so_far)
-        if changed != 1:
-            raise LedgerError(
-                f"ledger {self.name!r} does not have {certificate[:12]} in state {old!r}; "
-                "another process has advanced this release, so nothing was changed"
-            )
-
-    def _check_scenario(self, connection: Connection, scenario: str) -> None:
-        known = connection.execute(_SCENARIO).fetchone()
-        if known is None:
-            connection.execute(
-                "INSERT INTO ledger (version, scenario) VALUES (?, ?)", (VERSION, scenario)
-            )
-        elif known[0] != VERSION:
-            raise LedgerError(
-                f"ledger {self.name!r} has version {known[0]!r}, this program reads "
-                f"{VERSION}. Use the program that made it"
-            )
-        elif known[1] != scenario:
-            raise LedgerError(
-                f"ledger {self.name!r} is of another scenario: it protects another secret. "
-                "Use one ledger per secret"
-            )
-
-    def _check_arrived(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        if self._identity(rows).state == "incoming":
-            raise LedgerError(
-                f"ledger {self.name!r} is incoming: the copy into it was not finished, so it is "
-                "not open. Repeat that `pufferslice ledger copy`, which finishes it"
-            )
-
-    def _check_open(self, connection: Connection) -> None:
-        if target := connection.execute(_MOVED).fetchone():
-            raise LedgerError(
-                f"ledger {self.name!r} was copied to {target[0]!r} and closed; use that one"
-            )
-
-    def _check_entries(
-        self,
-        connection: Connection,
-        certificate: str,
-        covered: Sequence[str],
-        budget: tuple[str, float, float] | None,
-    ) -> None:
-        rows = connection.execute(
-            "SELECT certificate, state, composition, spent, total FROM releases"
-        ).fetchall()
-        states = {row[0]: row[1] for row in rows}
-        self._check_states(states)
-        if certificate in states:
-            raise AlreadyReleasedError(
-                f"certificate {certificate[:12]} covers one release and has had it: "
-                f"{_STATES[states[certificate]]}, or calibrate all that you want to know as one "
-                "concatenated query"
-            )
-        added = set()
-        if budget is not None:
-            composition, spent, total = budget
-            added = {row[0] for row in rows if row[2] == composition}
-            costs = [cost for row in rows if row[0] in added for cost in row[3:]]
-            if not all(isinstance(cost, float) and cost >= 0 for cost in costs):
-                raise LedgerError(
-                    f"ledger {self.name!r} is damaged: an entry has no cost; restore a copy"
-                )
-            together = added_up([spent, *(row[3] for row in rows if row[0] in added)])
-            totals = {total, *(row[4] for row in rows if row[0] in added)}
-            if len(totals) > 1 or not together <= total:
-                raise AlreadyReleasedError(
-                    f"ledger {self.name!r} holds releases with a total of {min(totals):g}; "
-                    f"with this one they would cost {together:g}. A total is fixed before the "
-                    "first release and never raised: claim less, or stop here"
-                )
-        unnamed = sorted(set(states) - set(covered) - added)
-        if unnamed:
-            named = ", ".join(digest[:12] for digest in unnamed)
-            raise AlreadyReleasedError(
-                f"ledger {self.name!r} holds releases that the certificate does not mention: "
-                f"{named}. Releases of one scenario do not add up. Calibrate all of it as one "
-                "concatenated query, or certify again with earlier_releases=ledger.releases() "
-                "(`pufferslice calibrate --ledger`), and the certificate will state that they are "
-                "not covered jointly"
-            )
-
-    def trail(self) -> list[Event]:
-        """List who recorded what and when, oldest first; a file keeps no trail."""
-        return self._storage.trail() if self._storage.is_there() else []
+    def give_up(self, number: int) -> None:
+        """Record that an intent without a result will never have one, so that it costs nothing."""
+        self.change(lambda transaction: transaction.append("void", release=number))
 
     def problems(self) -> list[str]:
         """List what is wrong with the ledger, in sentences; none if all is well."""
-        problems = []
-        for entry in self.entries():
+        if not self.storage.is_there():
+            return []
+        problems = self.storage.problems()
+        if not is_whole(self.events()):
+            problems.append(
+                "an event is missing, was changed or was moved: the chain of hashes is broken"
+            )
+            return problems
+        entries = self.entries()
+        for entry in entries:
+            if entry.release is None:
+                if entry.content is not None:
+                    problems.append(f"the release of {entry.certificate[:12]} is not kept here")
+                continue
             known = None
             with contextlib.suppress(ValueError, TypeError):
-                known = parsed_json(entry.release or "")
+                known = parsed_json(entry.release)
             certificate = known.get("certificate") if isinstance(known, dict) else None
-            if entry.state != "intended" and certificate != entry.certificate:
+            is_same = digest(entry.release.encode()) == entry.content
+            if not is_same or certificate != entry.certificate:
                 problems.append(f"the release of {entry.certificate[:12]} is damaged or of another")
-            if entry.state == "intended" and entry.release is not None:
-                problems.append(f"{entry.certificate[:12]} has a release before it was drawn")
         if self.is_incoming:
             problems.append("it is incoming: the copy into it was not finished; repeat the copy")
-        return problems + (self._storage.problems() if self._storage.is_there() else [])
+        return problems
 
-    def copy_to(self, target: "Ledger") -> int:
-        """Copy all entries to a new ledger, close this one for releases, and return their number.
+    def to_json(self) -> dict[str, Any]:
+        """Return what `ledger list` shows as JSON values."""
+        there = self.storage.is_there()
+        return {
+            "ledger": self.name,
+            "id": self.id,
+            "incoming": self.is_incoming,
+            "moved_to": self.moved_to if there else None,
+            "earlier": self.earlier(),
+            "releases": self.table_rows(),
+        }
 
-        At no time are both open. Interrupted, it can be repeated, and goes on where it was.
-        """
-        self.check_there()
-        self.check_arrived()
-        own_id = self.id
-        if own_id == target.id:
-            raise LedgerError("a ledger cannot be copied to itself")
-        if self.moved_to is None:
-            target._storage.make(own_id)  # noqa: SLF001 - of this class
-            self._storage.change(
-                lambda connection: self._hand_over(connection, own_id, target), alone=True
+    def table_rows(self) -> list[dict[str, Any]]:
+        """Return one row per release: when, of what, how far it got, and what is left."""
+        book = self.book()
+        rows = []
+        for entry in book.entries.values():
+            grant = book.grants[entry.certificate]
+            rows.append(
+                {
+                    "certificate": entry.certificate,
+                    "state": entry.state,
+                    "date": entry.at,
+                    "claim": grant.claim,
+                    "statistics": list(grant.statistics),
+                    "rows": grant.n_rows,
+                    "part": entry.part,
+                    "period": entry.period,
+                    "left": _left(book, grant, entry),
+                }
             )
-        self._finish(target)
-        return len(self.entries())
+        return rows
 
-    def _hand_over(self, connection: Connection, own_id: str | None, target: "Ledger") -> None:
-        """Fill the target and check it, then mark this ledger, which meanwhile takes no release."""
-        if connection.execute(_MOVED).fetchone() is not None:
-            return  # by the same command in another process, or by another one: seen next
-        head = connection.execute(_SCENARIO).fetchone()
-        rows = connection.execute(self._all_rows()).fetchall()
-        self._check_states({row[0]: row[1] for row in rows})
-        there = target._storage  # noqa: SLF001 - of this class
-        there.change(
-            lambda other: target._take_in(other, own_id, head, rows),  # noqa: SLF001 - of this class
-            f"{self.name!r} is still open; copy again",
-        )
-        arrived = target._look()  # noqa: SLF001 - of this class
-        found = there.rows(target._all_rows())  # noqa: SLF001 - of this class
-        if arrived is None or arrived[1:] != ("incoming", own_id) or found != rows:
-            raise LedgerError(
-                f"ledger {target.name!r} does not hold what {self.name!r} holds, which is still "
-                "open; copy to a new one"
+    def shown_rows(self) -> list[dict[str, Any]]:
+        """Return the rows with short digests and lists."""
+        return [
+            row
+            | {
+                "certificate": row["certificate"][:12],
+                "date": row["date"][:16].replace("T", " "),
+                "statistics": _shortened(row["statistics"]),
+            }
+            for row in self.table_rows()
+        ]
+
+    def sentences(self) -> list[str]:
+        """Say whether the ledger is open, and what is in it that has no row."""
+        moved_to = self.moved_to
+        parts = [f"Ledger {self.name}"]
+        parts += [] if moved_to is None else [f"Closed: it was copied to {moved_to}."]
+        if self.is_incoming:
+            parts.append("Not open: the copy into it was not finished; repeat it.")
+        if earlier := self.earlier():
+            parts.append(
+                f"Spent before 0.3, not covered jointly with anything else: {len(earlier)} "
+                f"release(s) ({', '.join(name[:12] for name in earlier)})."
             )
-        connection.execute(
-            "INSERT INTO moved (target, id) VALUES (?, ?)", (target.name, arrived.id)
-        )
+        return parts
 
-    def _take_in(
-        self,
-        connection: Connection,
-        source: str | None,
-        head: tuple[int, str] | None,
-        rows: Sequence[tuple[Any, ...]],
-    ) -> None:
-        """Bring this incoming ledger up to the entries of the ledger with id `source`."""
-        identity = self._identity(connection.execute(_IDENTITY).fetchall())
-        known = {row[0]: row[1] for row in connection.execute(self._all_rows()).fetchall()}
-        self._check_states(known)
-        if identity.state == "open":
-            self._check_open(connection)
-            if known or connection.execute(_SCENARIO).fetchone() is not None:
-                raise LedgerError(f"ledger {self.name!r} has entries; copy to a new one")
-            connection.execute("UPDATE identity SET state = 'incoming', source = ?", (source,))
-        elif identity.source != source:
-            raise LedgerError(
-                f"ledger {self.name!r} is incoming from another ledger; copy to a new one"
+    def __str__(self) -> str:
+        lines = []
+        for row in self.shown_rows():
+            n_rows = "" if row["rows"] is None else f", {row['rows']:,} rows"
+            part = "" if row["part"] == "release" else f", part {row['part']} {row['period']}"
+            lines.append(
+                f"{row['certificate']}  {row['state']:<9}  {row['date']}  "
+                f"{shown(row['claim'])}: {row['statistics']}{n_rows}{part}; left: {row['left']}"
             )
-        if head is not None:
-            self._check_scenario(connection, head[1])
-        states = get_args(State)
-        for certificate, state, release, *budget in rows:
-            if certificate not in known:
-                connection.execute(_INTEND, (certificate, *budget))
-            reached = states.index(known.get(certificate, "intended"))
-            # step by step, as a database that guards its states allows
-            for step in states[reached + 1 : states.index(state) + 1]:
-                connection.execute(
-                    "UPDATE releases SET state = ?, release = ? WHERE certificate = ?",
-                    (step, release, certificate),
-                )
+        head, *rest = self.sentences()
+        return "\n".join([head, *(lines or ["No releases."]), *rest])
 
-    def _finish(self, target: "Ledger") -> None:
-        """Open the target if this ledger says that it moved there."""
 
-        def open_up(connection: Connection) -> None:
-            rows = connection.execute(_IDENTITY).fetchall()
-            self._check_moved_to(target._identity(rows))  # noqa: SLF001 - of this class
-            connection.execute("UPDATE identity SET state = 'open'")
+def _shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(shown, names[:3])) + more
 
-        if not target._storage.is_there():  # noqa: SLF001 - of this class
-            self._check_moved_to(None)
-        target._storage.change(open_up, f"{self.name!r} is closed; copy again")  # noqa: SLF001 - of this class
 
-    def _check_moved_to(self, target: _Identity | None) -> None:
-        name, target_id = next(iter(self._storage.rows(_MOVED)), (None, None))
-        if target is None or (target.id, target.source) != (target_id, self.id):
-            raise LedgerError(
-                f"ledger {self.name!r} was copied to {name!r} before; use that one, and if it is "
-                "gone, restore a copy of it"
-            )
-
-    def _all_rows(self) -> str:
-        return (
-            "SELECT certificate, state, release, composition, spent, total FROM releases "  # noqa: S608 - a constant
-            f"ORDER BY {self._storage.order}"
-        )
+def _left(book: Book, grant: Grant, entry: Entry) -> str:
+    """Say what a grant still allows, in the part of an entry."""
+    if grant.shared is not None:
+        alike = [g.shared for g in [grant, *book.held_by(grant)] if g.shared is not None]
+        unspent = grant.shared.total - sum(each.cost for each in alike)
+        return f"{max(0.0, unspent):.3g} of {grant.shared.total:g}"
+    left = book.left(entry.certificate, entry.part, entry.period)
+    if grant.parts.get(entry.part) == Part():
+        return "nothing" if not left else "one release" if left == 1 else f"{left} of the precision"
+    return f"{left} of the precision of the period"

@@ -2,9 +2,10 @@
 """A ledger that a team shares: a schema in a PostgreSQL database (extra `team`).
 
 The database itself keeps the rules. Intents are serialisable transactions, so two people cannot
-both see an empty ledger. A trigger lets a release only move from intended to drawn to published,
-lets nobody remove one, and writes down who did what and when, by the clock of the server. The
-clocks of clients are never read. Encryption is set in the address (`?sslmode=verify-full`).
+both see an empty ledger. A trigger lets a release be drawn once, lets nobody change or remove an
+event, and writes down who recorded it and when, by the clock of the server, into the chain of
+hashes. The clocks of clients are never read. Encryption is set in the address
+(`?sslmode=verify-full`).
 """
 
 import contextlib
@@ -12,12 +13,23 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, final
 from urllib.parse import urlsplit, urlunsplit
 
+import attrs
+
 from pufferslice.errors import ArgumentError, LedgerError, MissingExtraError
-from pufferslice.releases.storage import NOT_YET, Connection, Event
+from pufferslice.releases.chain import Event
+from pufferslice.releases.states import VERSION
+from pufferslice.releases.storage import (
+    EARLIER_TABLES,
+    INSERT_EVENT,
+    NOT_YET,
+    Connection,
+    made_before,
+    other_version,
+)
 
 try:
     import psycopg
@@ -46,84 +58,109 @@ _TRY_AGAIN: Final = (
     errors.UniqueViolation,
 )
 
-_GUARD: Final = """
-CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = {schema}, pg_temp AS $guard$
+_GUARD_BODY: Final = """
+DECLARE
+    is_owner BOOLEAN := pg_has_role(session_user, current_user, 'MEMBER');
+    is_incoming BOOLEAN := (SELECT source IS NOT NULL FROM identity);
+    last RECORD;
+    computed TEXT;
 BEGIN
-    IF TG_RELID <> 'releases'::regclass THEN
-        RAISE EXCEPTION 'this guards the releases of a ledger, and nothing else';
+    IF TG_OP <> 'INSERT' THEN
+        RAISE EXCEPTION 'a ledger changes and forgets nothing';
     END IF;
-    IF TG_OP NOT IN ('INSERT', 'UPDATE') THEN
-        RAISE EXCEPTION 'a ledger forgets no release';
+    IF TG_RELID = 'contents'::regclass THEN
+        RETURN NEW;
     END IF;
-    IF TG_OP = 'INSERT' AND (NEW.state <> 'intended' OR NEW.release IS NOT NULL) THEN
-        RAISE EXCEPTION 'a release begins as an intent';
+    IF TG_RELID <> 'events'::regclass THEN
+        RAISE EXCEPTION 'this guards the events of a ledger, and nothing else';
     END IF;
-    IF TG_OP = 'UPDATE' AND NOT (
-        (OLD.number, OLD.certificate) = (NEW.number, NEW.certificate)
-        AND (OLD.composition, OLD.spent, OLD.total)
-            IS NOT DISTINCT FROM (NEW.composition, NEW.spent, NEW.total)
-        AND NEW.release IS NOT NULL
-        AND ((OLD.state = 'intended' AND NEW.state = 'drawn' AND OLD.release IS NULL)
-            OR (OLD.state = 'drawn' AND NEW.state = 'published' AND OLD.release = NEW.release))
-    ) THEN
-        RAISE EXCEPTION 'a release moves from intended to drawn to published, and keeps its values';
+    SELECT number, hash INTO last FROM events ORDER BY number DESC LIMIT 1;
+    IF NEW.number <> COALESCE(last.number, 0) + 1 THEN
+        RAISE EXCEPTION 'an event follows the last one';
     END IF;
-    INSERT INTO trail (certificate, state) VALUES (NEW.certificate, NEW.state);
+    IF (NEW.kind = 'made') <> (NEW.number = 1) THEN
+        RAISE EXCEPTION 'a ledger begins once';
+    END IF;
+    IF NEW.kind IN ('before', 'moved', 'arrived') AND NOT is_owner THEN
+        RAISE EXCEPTION 'only the owner moves a ledger';
+    END IF;
+    IF NEW.kind <> 'published' AND EXISTS (SELECT FROM events WHERE kind = 'moved') THEN
+        RAISE EXCEPTION 'the ledger moved and is closed';
+    END IF;
+    IF NEW.kind IN ('drawn', 'void') THEN
+        IF NOT EXISTS (SELECT FROM events WHERE number = NEW.release AND kind = 'intended')
+            OR EXISTS (
+                SELECT FROM events WHERE release = NEW.release AND kind IN ('drawn', 'void')
+            )
+        THEN
+            RAISE EXCEPTION 'a release is drawn or given up once, after its intent';
+        END IF;
+    ELSIF NEW.kind = 'published' THEN
+        IF NOT EXISTS (SELECT FROM events WHERE release = NEW.release AND kind = 'drawn') THEN
+            RAISE EXCEPTION 'a release is published after it was drawn';
+        END IF;
+    ELSIF NEW.release IS NOT NULL THEN
+        RAISE EXCEPTION 'this event is not about a release';
+    END IF;
+    IF NOT (is_incoming AND is_owner AND NEW.hash IS NOT NULL) THEN
+        NEW.at := to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+        NEW.role := session_user;
+        NEW.address := host(inet_client_addr());
+    END IF;
+    SELECT encode(sha256(string_agg(
+        int8send(octet_length(convert_to(part, 'UTF8'))::bigint) || convert_to(part, 'UTF8'),
+        ''::bytea ORDER BY place
+    )), 'hex') INTO computed FROM unnest(ARRAY[
+        COALESCE(last.hash, ''), NEW.kind, COALESCE(NEW.release::text, ''), NEW.body, NEW.at,
+        NEW.role, COALESCE(NEW.address, '')
+    ]) WITH ORDINALITY AS parts (part, place);
+    IF NEW.hash <> computed THEN
+        RAISE EXCEPTION 'the chain of hashes is broken';
+    END IF;
+    NEW.hash := computed;
     RETURN NEW;
-END $guard$
-"""
+END """
+"""Rules that the database itself keeps, whoever writes to it."""
 
-_MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
-    (
-        """CREATE TABLE ledger (
+_SCHEMA: Final[tuple[str, ...]] = (
+    f"""CREATE TABLE identity (
     one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
-    version INTEGER NOT NULL,
-    scenario TEXT NOT NULL
-)""",
-        """CREATE TABLE moved (
-    one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
-    target TEXT NOT NULL
-)""",
-        """CREATE TABLE releases (
-    number BIGINT GENERATED ALWAYS AS IDENTITY,
-    certificate TEXT PRIMARY KEY,
-    state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
-    release TEXT,
-    composition TEXT,
-    spent DOUBLE PRECISION,
-    total DOUBLE PRECISION
-)""",
-    ),
-    (
-        """CREATE TABLE trail (
-    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    certificate TEXT NOT NULL,
-    state TEXT NOT NULL,
-    at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    role TEXT NOT NULL DEFAULT session_user,
-    address TEXT DEFAULT host(inet_client_addr())
-)""",
-        _GUARD,
-        "REVOKE ALL ON FUNCTION guard() FROM PUBLIC",
-        """CREATE TRIGGER guard_rows BEFORE INSERT OR UPDATE OR DELETE ON releases
-    FOR EACH ROW EXECUTE FUNCTION guard()""",
-        """CREATE TRIGGER guard_table BEFORE TRUNCATE ON releases
-    FOR EACH STATEMENT EXECUTE FUNCTION guard()""",
-    ),
-    (
-        """CREATE TABLE identity (
-    one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
+    version INTEGER NOT NULL DEFAULT {VERSION},
     id TEXT NOT NULL DEFAULT gen_random_uuid(),
-    state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('incoming', 'open')),
     source TEXT
 )""",
-        "INSERT INTO identity DEFAULT VALUES",
-        "ALTER TABLE moved ADD id TEXT",
-        "UPDATE ledger SET version = 3",
+    """CREATE TABLE events (
+    number BIGINT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    release BIGINT,
+    body TEXT NOT NULL,
+    at TEXT NOT NULL,
+    role TEXT NOT NULL,
+    address TEXT,
+    hash TEXT NOT NULL
+)""",
+    "CREATE UNIQUE INDEX once ON events (kind, release)",
+    "CREATE TABLE contents (digest TEXT PRIMARY KEY, text TEXT NOT NULL)",
+    f"""CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = {{schema}}, pg_temp AS $guard${_GUARD_BODY}$guard$""",
+    "REVOKE ALL ON FUNCTION guard() FROM PUBLIC",
+    *(
+        f"""CREATE TRIGGER guard_{what} BEFORE {moments} ON {table}
+    FOR EACH {each} EXECUTE FUNCTION guard()"""
+        for table in ("events", "contents")
+        for what, moments, each in (
+            ("rows", "INSERT OR UPDATE OR DELETE", "ROW"),
+            ("table", "TRUNCATE", "STATEMENT"),
+        )
     ),
+    "INSERT INTO identity DEFAULT VALUES",
 )
-"""Statements that bring the schema from each version to the next; its version is their number."""
+_GUARDS: Final = """
+SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE t.tgrelid IN ('events'::regclass, 'contents'::regclass)
+AND t.tgname IN ('guard_rows', 'guard_table') AND t.tgenabled IN ('O', 'A') AND t.tgqual IS NULL
+AND p.proname = 'guard' AND p.pronamespace = '{schema}'::regnamespace AND p.prosrc = ?
+"""
 
 
 @final
@@ -142,8 +179,6 @@ class _Translated:
 class Database:
     """The ledger in one schema of a database; see `pufferslice.releases.Ledger`."""
 
-    order: Final = "number"
-
     def __init__(self, address: str) -> None:
         try:
             parts = urlsplit(address)
@@ -158,45 +193,69 @@ class Database:
                 "and _, at most 40, beginning with a letter"
             )
         self._address = urlunsplit(parts._replace(fragment=""))
-        self._schema = sql.Identifier(_PREFIX + chosen)
+        self.label: Final = chosen
+        """Short name of the ledger, after the # of its address."""
+        self._name = _PREFIX + chosen
+        self._schema = sql.Identifier(self._name)
         host = parts.netloc.rpartition("@")[2]
         user = f"{parts.username}@" if parts.username else ""
         self.name: Final = f"postgresql://{user}{host}{parts.path}#{chosen}"
 
     def is_there(self) -> bool:
-        """Whether the schema exists and this user may look into it."""
+        """Whether there is a ledger yet; this makes none."""
         with self._open(NOT_YET) as connection:
-            return self._version(connection) is not None
+            return bool(self._tables(connection))
 
     def make(self, source: str | None = None) -> None:
         """Make the ledger if there is none: open, or incoming from the ledger with id `source`."""
         if not self.is_there():
-            self.migrate(source=source)
+            self.create(source=source)
 
-    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+    def append(
+        self,
+        connection: Connection,
+        before: str,
+        number: int,
+        kind: str,
+        release: int | None,
+        body: str,
+    ) -> Event:
+        """Append an event; the server writes down when, by whom and from where, and its hash."""
+        del before
+        row = connection.execute(
+            "INSERT INTO events (number, kind, release, body) VALUES (?, ?, ?, ?) "
+            "RETURNING at, role, address, hash",
+            (number, kind, release, body),
+        ).fetchone()
+        return Event(number, kind, release, body, *row)
+
+    def take_in(self, connection: Connection, events: Iterable[Event]) -> None:
+        """Append events of the ledger that is being copied here, as they are."""
+        for event in events:
+            connection.execute(INSERT_EVENT, attrs.astuple(event))
+
+    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows that a statement finds."""
         with self._open(NOT_YET) as connection, connection.transaction():
             self._enter(connection)
-            return connection.execute(statement).fetchall()
+            found: list[tuple[Any, ...]] = (
+                _Translated(connection).execute(statement, parameters).fetchall()
+            )
+            return found
 
     def change(
         self,
         work: Callable[[Connection], _Result],
         so_far: str = NOT_YET,
         *,
-        alone: bool = False,
+        is_durable: bool = True,  # noqa: ARG002 - in a database every change is
     ) -> _Result:
-        """Do `work` in a serialisable transaction; retry if another was committed first.
-
-        With `alone` others wait until it is done, which only the owner of the ledger may ask for.
-        """
+        """Do `work` in a serialisable transaction; retry if another was committed first."""
         with self._open(so_far) as connection:
             connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
             for _ in range(_MOST_TRIES):
                 try:
                     with connection.transaction():
-                        if alone:
-                            self._hold(connection)
                         self._enter(connection)
                         result = work(_Translated(connection))
                 except _TRY_AGAIN:
@@ -204,126 +263,119 @@ class Database:
                 return result
             raise LedgerError(f"ledger {self.name!r} is too busy; {so_far}. Try again")
 
-    def migrate(
+    @contextlib.contextmanager
+    def alone(
+        self, so_far: str = NOT_YET, *, is_durable: bool = True, is_checked: bool = True
+    ) -> Iterator[Connection]:
+        """Open a transaction that keeps other writers out, which only an owner may ask for."""
+        del is_durable
+        with self._open(so_far) as connection, connection.transaction():
+            self._hold(connection, "events" if is_checked else "releases")
+            self._enter(connection, is_checked=is_checked)
+            yield _Translated(connection)
+
+    def tables(self, connection: Connection) -> dict[str, list[str]]:
+        """List the columns of each table, whatever the version of the ledger."""
+        rows = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = current_schema()"
+        ).fetchall()
+        tables: dict[str, list[str]] = {}
+        for table, column in rows:
+            tables.setdefault(table, []).append(column)
+        return tables
+
+    def create(
         self,
         *,
         writers: Sequence[str] = (),
         readers: Sequence[str] = (),
         source: str | None = None,
     ) -> int:
-        """Make the ledger or bring it up to date, grant rights, and return its version.
+        """Make the ledger if there is none, grant rights, and return its version.
 
         A new one is incoming from the ledger with id `source`, or else open.
-        `writers` may read, intend and record releases; `readers` may read. Nobody but the owner of
-        the schema may do more, and not even the owner can remove a release while the triggers are
-        on.
+        `writers` may read and record releases; `readers` may read. Nobody but the owner of the
+        schema may do more, and not even the owner can change or remove an event while the triggers
+        are on.
         """
         with self._open(NOT_YET) as connection, connection.transaction():
             # one at a time; released with the transaction
             connection.execute(
                 "SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema.as_string(),)
             )
-            version = self._version(connection)
-            if version is None:
+            is_new = not self._tables(connection)
+            if is_new:
                 connection.execute(sql.SQL("CREATE SCHEMA {}").format(self._schema))
-            self._enter(connection, checked=False)
-            if version is None:
-                connection.execute(
-                    "CREATE TABLE migrations (version INTEGER PRIMARY KEY, "
-                    "at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), "
-                    "role TEXT NOT NULL DEFAULT session_user)"
-                )
-            for number, statements in enumerate(_MIGRATIONS, start=1):
-                if number > (version or 0):
-                    for statement in statements:
-                        text = statement.replace("{schema}", self._schema.as_string())
-                        connection.execute(text)
-                    connection.execute("INSERT INTO migrations (version) VALUES (%s)", (number,))
-            if version is None and source is not None:
-                connection.execute("UPDATE identity SET state = 'incoming', source = %s", (source,))
+            self._enter(connection, is_checked=not is_new)
+            if is_new:
+                for statement in _SCHEMA:
+                    connection.execute(statement.replace("{schema}", self._schema.as_string()))
+                connection.execute("UPDATE identity SET source = %s", (source,))
             for role in (*writers, *readers):
                 self._grant(connection, role, write=role in writers)
-        return len(_MIGRATIONS)
-
-    def trail(self) -> list[Event]:
-        """List who moved which release to which state, and when, oldest first."""
-        rows = self.rows(
-            "SELECT certificate, state, to_char(at AT TIME ZONE 'UTC', "
-            '\'YYYY-MM-DD"T"HH24:MI:SS.US"Z"\'), role, address FROM trail ORDER BY number'
-        )
-        return [Event(*row) for row in rows]
+        return VERSION
 
     def problems(self) -> list[str]:
-        """List triggers that are off, and states that the trail does not explain."""
-        problems = []
-        enabled = self.rows(
-            "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'releases'::regclass "
-            "AND tgname IN ('guard_rows', 'guard_table') AND tgenabled IN ('O', 'A')"
-        )
-        if enabled != [(2,)]:
-            problems.append("the triggers that guard the ledger are off or were removed")
-        wanted: dict[str, list[str]] = {}
-        for event in self.trail():
-            wanted.setdefault(event.certificate, []).append(event.state)
-        states = {row[0]: row[1] for row in self.rows("SELECT certificate, state FROM releases")}
-        life = ("intended", "drawn", "published")
-        for certificate in sorted({*wanted, *states}):
-            so_far = tuple(wanted.get(certificate, ()))
-            if certificate not in states:
-                problems.append(f"{certificate[:12]} stands in the trail and not in the ledger")
-            elif so_far != life[: life.index(states[certificate]) + 1]:
-                problems.append(f"the trail does not explain the state of {certificate[:12]}")
-        return problems
+        """List guards that are off, were removed or replaced."""
+        query = _GUARDS.replace("{schema}", self._schema.as_string())
+        if self.rows(query, (_GUARD_BODY,)) != [(4,)]:
+            return ["the triggers that guard the ledger are off, or were removed or replaced"]
+        return []
+
+    def check_locks(self) -> None:
+        """Do nothing: a server has locks of its own."""
+
+    def keep(self) -> None:
+        """Do nothing: a connection to a server is not kept."""
+
+    def close(self) -> None:
+        """Do nothing: a connection to a server is not kept."""
 
     def _grant(self, connection: "psycopg.Connection[Any]", role: str, *, write: bool) -> None:
         rights = [
             "GRANT USAGE ON SCHEMA {schema} TO {role}",
-            "GRANT SELECT ON identity, ledger, moved, releases, trail, migrations TO {role}",
+            "GRANT SELECT ON identity, events, contents TO {role}",
         ]
         if write:
             rights += [
-                "GRANT INSERT ON ledger TO {role}",
-                (
-                    "GRANT INSERT (certificate, state, composition, spent, total) "
-                    "ON releases TO {role}"
-                ),
-                "GRANT UPDATE (state, release) ON releases TO {role}",
+                "GRANT INSERT (number, kind, release, body) ON events TO {role}",
+                "GRANT INSERT ON contents TO {role}",
             ]
         for right in rights:
             connection.execute(
                 sql.SQL(right).format(schema=self._schema, role=sql.Identifier(role))
             )
 
-    def _version(self, connection: "psycopg.Connection[Any]") -> int | None:
-        """Return how many migrations were applied; None without a ledger."""
-        where = f"{self._schema.as_string()}.migrations"
-        if connection.execute("SELECT to_regclass(%s)", (where,)).fetchone() == (None,):
-            return None
-        count = sql.SQL("SELECT count(*) FROM {}.migrations").format(self._schema)
-        row = connection.execute(count).fetchone()
-        return None if row is None else int(row[0])
+    def _tables(self, connection: "psycopg.Connection[Any]") -> set[str]:
+        """Return the names of the tables of the ledger; none without a ledger."""
+        rows = connection.execute(
+            "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relkind = 'r'",
+            (self._name,),
+        ).fetchall()
+        return {str(row[0]) for row in rows}
 
-    def _enter(self, connection: "psycopg.Connection[Any]", *, checked: bool = True) -> None:
-        version = self._version(connection) if checked else len(_MIGRATIONS)
-        if version != len(_MIGRATIONS):
-            raise LedgerError(
-                f"ledger {self.name!r} has schema version {version}, this program uses "
-                f"{len(_MIGRATIONS)}. "
-                + (
-                    "Let its owner run `pufferslice ledger create`"
-                    if (version or 0) < len(_MIGRATIONS)
-                    else "Use the newer program"
-                )
-            )
+    def _enter(self, connection: "psycopg.Connection[Any]", *, is_checked: bool = True) -> None:
+        if is_checked:
+            tables = self._tables(connection)
+            if tables & EARLIER_TABLES:
+                raise made_before(self.name)
+            if "identity" not in tables:
+                raise other_version(self.name)
         connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(self._schema))
+        if is_checked:
+            versions = connection.execute("SELECT version FROM identity").fetchall()
+            if versions != [(VERSION,)]:
+                raise other_version(self.name, *(row[0] for row in versions[:1]))
 
-    def _hold(self, connection: "psycopg.Connection[Any]") -> None:
+    def _hold(self, connection: "psycopg.Connection[Any]", table: str) -> None:
         """Block all changes before the first query, so that it sees all that were made."""
         # of a client that was cut off the server lets go
         seconds = f"'{_PATIENCE_SECONDS:.0f}s'"
         connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {seconds}")
-        lock = "LOCK TABLE {}.releases IN SHARE ROW EXCLUSIVE MODE"
-        connection.execute(sql.SQL(lock).format(self._schema))
+        lock = "LOCK TABLE {}.{} IN SHARE ROW EXCLUSIVE MODE"
+        connection.execute(sql.SQL(lock).format(self._schema, sql.Identifier(table)))
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator["psycopg.Connection[Any]"]:

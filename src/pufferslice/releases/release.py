@@ -4,6 +4,7 @@
 import math
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, final
 
@@ -16,18 +17,19 @@ from pufferslice._core.display import Shown, rounded
 from pufferslice._core.files import (
     canonical_json,
     check_new,
+    digest,
     parsed_json,
     pretty_json,
     read_bytes,
     write_new,
 )
 from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
-from pufferslice._core.text import shown
+from pufferslice._core.text import listed, shown
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate import Certificate, verify
+from pufferslice.certificate import Certificate
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.files import read_release
-from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.files import DerivedPart, RecordedPart, read_release
+from pufferslice.certificate.issue import scenario_problems
 from pufferslice.certificate.statement import UnslicedPart
 from pufferslice.certificate.wording import (
     INSECURE,
@@ -35,24 +37,90 @@ from pufferslice.certificate.wording import (
     guess_sentence,
     unsliced_sentence,
 )
-from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, StorageError, escaped
+from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries import Ball, Box, Query
+from pufferslice.queries.derived import Derived
 from pufferslice.queries.ranges import range_of, range_words
+from pufferslice.queries.statistics import Quantiles
+from pufferslice.releases.commands import finished, publishing_again, releasing
+from pufferslice.releases.derived import (
+    DerivedStatistics,
+    Pairs,
+    derived_statistics,
+    noise_covariance,
+    requested,
+)
 from pufferslice.releases.ledger import Ledger
-from pufferslice.releases.value import check_atom, fitting_value
+from pufferslice.releases.marks import Outside
+from pufferslice.releases.states import Entry, Grant, Intent, Shared
+from pufferslice.releases.value import (
+    check_atom,
+    fitting_value,
+    released_frame,
+    table_mark,
+)
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 5
 
-AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
-"""Advice on how to get a release that is recorded and could not be handed out."""
-
 INTERVAL: Final = 0.95
+_MOST_STORED: Final = 100
+"""Most statistics for which a release holds the covariance of its noise."""
+
+SMALL_COUNT: Final = 10.0
+"""Released counts below this get a remark."""
 
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Recorded:
+    """Place of a release in its ledger, in hashes that tell nothing of the ledger."""
+
+    ledger: str
+    """Lineage of the ledger: the hash of its first event, which its copies share."""
+    intent: str
+    """Hash of the event that intended the release."""
+    part: str
+    period: int
+    charge: Fraction
+    """Share of the precision of the part and period that the release took."""
+
+    @classmethod
+    def of(cls, lineage: str, entry: Entry) -> "Recorded":
+        """Describe an entry of the ledger with this lineage."""
+        return cls(
+            ledger=lineage,
+            intent=entry.hash,
+            part=entry.part,
+            period=entry.period,
+            charge=entry.charge,
+        )
+
+    @classmethod
+    def read(cls, part: RecordedPart) -> "Recorded":
+        """Read the place of a release file."""
+        return cls(
+            ledger=part.id,
+            intent=part.intent,
+            part=part.part,
+            period=part.period,
+            charge=Fraction(part.charge),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the place as JSON values."""
+        return {
+            "id": self.ledger,
+            "intent": self.intent,
+            "part": self.part,
+            "period": self.period,
+            "charge": str(self.charge),
+        }
 
 
 @final
@@ -85,11 +153,29 @@ class Release(Shown):
     """Public ends that the values were moved into after noise, shape (dim, 2), infinite where there
     is none; None if they were left as they came. The grid values never move."""
 
+    n_rows: int | None = None
+    """Public number of rows of the released table; None where it is not public."""
+    noise_covariance: Floats | None = attrs.field(
+        default=None, converter=attrs.converters.optional(locked), eq=same
+    )
+    """Covariance of the noise, in the user's units; None for more than 100 statistics, where it
+    follows from the certificate."""
+    specs: tuple[Derived, ...] = ()
+    """Statistics that the query asks for, computed from the values by `derived`."""
+    recorded: Recorded | None = None
+    """Event of the ledger that intended the release."""
+
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
         if len(lengths) != 1 or not np.isfinite(self.values).all() or not self.names:
             raise ReleaseError(
                 "a release must have names, and a finite value, noise and grid value for each"
+            )
+        covariance = self.noise_covariance
+        if covariance is not None and not _fits(covariance, self.noise_stds):
+            raise ReleaseError(
+                "the covariance of the noise must be a symmetric matrix with the squared noise "
+                "deviations on its diagonal"
             )
         ends = self.moved_into
         if ends is not None and (
@@ -119,6 +205,79 @@ class Release(Shown):
         if self.range is None:
             return "the query"
         return "the query clipped to its public range, not its value before clipping"
+
+    @property
+    def small_counts(self) -> str:
+        """Remark on counts below 10 as released, in a sentence; empty if there are none.
+
+        It is about released values only, and costs nothing.
+        """
+        pairs = zip(self.names, self.values, strict=True)
+        small = [name for name, value in pairs if name.startswith("count(") and value < SMALL_COUNT]
+        if not small:
+            return ""
+        what = "is a count" if len(small) == 1 else "are counts"
+        return (
+            f"{listed(small, shown)} {what} below {SMALL_COUNT:g} as released, so of few rows, "
+            "perhaps none. The noise hides the secret, and not that a group is small: many offices "
+            "merge or withhold such cells."
+        )
+
+    def derived(
+        self,
+        *,
+        ratio: Pairs = (),
+        std: Sequence[str] = (),
+        covariance: Pairs = (),
+        correlation: Pairs = (),
+        margin: Mapping[str, Sequence[str]] | None = None,
+        quantile: Quantiles | None = None,
+        regression: Mapping[str, Sequence[str]] | None = None,
+        simultaneous: bool = False,
+        certificate: Certificate | None = None,
+    ) -> DerivedStatistics:
+        """Compute statistics from the released values, after noise, with 95 % intervals.
+
+        Without arguments, those that the query asks for. `ratio`: pairs of released statistics, or
+        of sums of released cells (`count(race = B)` for all cells with that race);
+        `std`: columns; `covariance` and `correlation`: pairs of columns; `margin`: lists of
+        released cells by the name of their sum; `quantile`: levels by column, from a released
+        histogram; `regression`: columns by target. `simultaneous`: all intervals hold together.
+        `certificate`: that of the release, needed above 100 statistics.
+
+        Guarantee: post-processing, covered by the certificate; intervals cover the noise alone.
+        """
+        asked = requested(
+            self.names,
+            ratio=ratio,
+            std=std,
+            covariance=covariance,
+            correlation=correlation,
+            margin=margin,
+            quantile=quantile,
+            regression=regression,
+        )
+        specs = asked or self.specs
+        if not specs:
+            raise ArgumentError(
+                "the query asks for released values only; name statistics, as in std=['age']"
+            )
+        if certificate is not None and certificate.digest != self.certificate:
+            raise ArgumentError("certificate must be that of the release")
+        noise = self.noise_covariance if certificate is None else noise_covariance(certificate)
+        if noise is None:
+            raise ArgumentError(
+                f"certificate is required, as a release of {len(self.names)} statistics does not "
+                "hold the covariance of its noise"
+            )
+        return derived_statistics(
+            specs,
+            names=self.names,
+            values=self.values,
+            covariance=noise,
+            n_rows=self.n_rows,
+            simultaneous=simultaneous,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the release as JSON values."""
@@ -154,7 +313,22 @@ class Release(Shown):
                     self.table_rows(), self.grid_values, ends, strict=True
                 )
             ],
+            **self._json_of_derived(),
+            **({} if self.recorded is None else {"ledger": self.recorded.to_json()}),
         }
+
+    def _json_of_derived(self) -> dict[str, Any]:
+        """Return what derived statistics need, as far as there is any."""
+        found: dict[str, Any] = {} if self.n_rows is None else {"n_rows": self.n_rows}
+        if self.noise_covariance is not None:
+            rows = enumerate(self.noise_covariance.tolist(), start=1)
+            found["covariance"] = [row[:place] for place, row in rows]
+        if self.specs:
+            found["derived"] = [
+                {"name": s.name, "kind": s.kind, "of": list(s.of), "numbers": list(s.numbers)}
+                for s in self.specs
+            ]
+        return found
 
     def table_rows(self) -> list[dict[str, Any]]:
         """Return released values, noise and intervals, one row per statistic."""
@@ -203,6 +377,10 @@ class Release(Shown):
             range=None if fields.range is None else range_of(fields.range.to_json()),
             clipping=fields.clipping,
             moved_into=ends,
+            n_rows=fields.n_rows,
+            noise_covariance=_symmetric(fields.covariance),
+            specs=_specs_of(fields.derived or []),
+            recorded=Recorded.read(fields.ledger) if "ledger" in fields.model_fields_set else None,
         )
 
     @classmethod
@@ -227,7 +405,8 @@ class Release(Shown):
         """State the claim, and how often the secret is guessed."""
         stamp = [] if self.secure else [INSECURE]
         head = f"Release under {self.guarantee}, certificate {self.certificate[:16]}"
-        parts = [*stamp, head, guess_sentence(self.unsliced.guess), self.clipping]
+        guess = guess_sentence(self.unsliced.guess)
+        parts = [*stamp, head, guess, self.clipping, self.small_counts]
         return [part for part in parts if part]
 
     def __str__(self) -> str:
@@ -247,9 +426,13 @@ class Release(Shown):
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
-        whole = [guess_sentence(self.unsliced.guess)]
+        whole = list(filter(None, [guess_sentence(self.unsliced.guess), self.small_counts]))
         if self.unsliced.epsilon is not None or self.unsliced.guess is None:
             whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
+        if self.specs and self.noise_covariance is not None:
+            whole.insert(0, str(self.derived()))
+        elif self.specs:
+            whole.insert(0, f"{len(self.specs)} more follow: release.derived(certificate=...).")
         return "\n".join([head, *lines, *whole])
 
     def __repr__(self) -> str:
@@ -266,6 +449,7 @@ def release(
     *,
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str] | None = None,
+    spent_marks: str | os.PathLike[str] | None = None,
     into_range: bool = False,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     progress: Progress = silent,
@@ -277,6 +461,11 @@ def release(
     is also written to a file, whole or not at all. A second release under the certificate is
     refused. `progress` follows the couplings, which are looked for again.
 
+    A spent mark is left in the folder `spent_marks`; without it beside the file that the
+    certificate was read from, else beside `out`, else beside the ledger. A ledger that does not
+    know a mark of its own, because it was restored from a backup, releases nothing. For a ledger in
+    a database the release files are the marks.
+
     `into_range` moves values that noise put outside what the query can have (its range, and 0 to 1
     for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
     along slices do not survive it, and it is refused.
@@ -286,25 +475,53 @@ def release(
     ends = _public_ends(scenario.query, certificate) if into_range else None
     _check_certificate(scenario, certificate, noise, progress)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
-    value = fitting_value(scenario, rows)
+    frame = released_frame(rows)
+    value = fitting_value(scenario, frame)
     if not certificate.noise_std:
         check_atom(scenario, value)
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    statement = certificate.released
-    book.intend(
-        scenario.key(), certificate.digest, statement.earlier_releases, budget_of(statement)
-    )
-    released = _noisy(scenario, certificate, value, noise)
-    if ends is not None:
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
+
+    def drawn(entry: Entry) -> Release:
+        released = _noisy(scenario, certificate, value, noise)
+        released = attrs.evolve(released, recorded=Recorded.of(book.lineage, entry))
+        if ends is None:
+            return released
         moved = np.clip(released.values, ends[:, 0], ends[:, 1])
-        released = attrs.evolve(released, values=moved, moved_into=ends)
-    book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
-    if out is not None:
-        _write(out, released, book)
-    book.record_published(certificate.digest)
-    return released
+        return attrs.evolve(released, values=moved, moved_into=ends)
+
+    def handed_out(released: Release) -> None:
+        if out is not None:
+            write_new(out, pretty_json(released.to_json()))
+
+    return finished(
+        releasing(
+            book,
+            grant_of(scenario, certificate),
+            Intent(certificate=certificate.digest, table=table_mark(scenario, frame, value)),
+            outside,
+            draw=drawn,
+            text=lambda released: canonical_json(released.to_json()).decode(),
+            hand_out=handed_out,
+        )
+    )
+
+
+def grant_of(scenario: Scenario, certificate: Certificate) -> Grant:
+    """Return what a certificate of one release allows."""
+    statement = certificate.released
+    budget = budget_of(statement)
+    return Grant(
+        certificate=certificate.digest,
+        keys=scenario.ledger_keys(),
+        shared=None if budget is None else Shared(name=budget[0], cost=budget[1], total=budget[2]),
+        earlier=tuple(statement.earlier_releases),
+        claim=str(certificate.guarantee),
+        statistics=scenario.query.names,
+        n_rows=(scenario.secret or {}).get("n_rows"),
+    )
 
 
 def release_again(
@@ -312,6 +529,7 @@ def release_again(
     *,
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str],
+    spent_marks: str | os.PathLike[str] | None = None,
 ) -> Release:
     """Write the release that the ledger keeps for this certificate again: the same numbers."""
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
@@ -321,6 +539,11 @@ def release_again(
         raise ReleaseError(
             f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
+        )
+    if digest(entry.release.encode()) != entry.content:
+        raise LedgerError(
+            f"ledger {book.name!r} is damaged: the release that it keeps is not the one that was "
+            "recorded; restore a copy"
         )
     try:
         released = Release.from_json(parsed_json(entry.release))
@@ -334,10 +557,12 @@ def release_again(
             f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
             f"under {certificate.digest[:12]}; restore a copy"
         )
-    _write(out, released, book)
-    entry = book.entry(certificate.digest)
-    if entry is None or entry.state != "published":
-        book.record_published(certificate.digest)
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
+
+    def handed_out() -> None:
+        write_new(out, pretty_json(released.to_json()))
+
+    finished(publishing_again(book, entry, outside, handed_out))
     return released
 
 
@@ -399,12 +624,11 @@ def _check_certificate(
             "A seeded test generator must be named both when certifying and when releasing, and "
             "stamps both as insecure"
         )
-    required_evidence(certificate)
-    verification = verify(certificate, scenario=scenario, progress=progress)
-    if not verification.holds:
+    # Everything that is stated follows from the scenario, so that the evidence adds nothing.
+    for problem in scenario_problems(certificate, scenario, progress):
         raise ReleaseError(
-            f"the certificate does not hold for this scenario: {verification.problems[0]}. Certify "
-            "this scenario, or use the one that was certified"
+            f"the certificate does not hold for this scenario: {problem}. Certify this scenario, "
+            "or use the one that was certified"
         )
 
 
@@ -437,7 +661,42 @@ def _noisy(
         unsliced=certificate.released.unsliced,
         range=query.range,
         clipping=clipping_sentence(certificate.released.scenario),
+        n_rows=(scenario.secret or {}).get("n_rows"),
+        noise_covariance=noise_covariance(certificate) if query.dim <= _MOST_STORED else None,
+        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(query.names)),
     )
+
+
+def _fits(covariance: Floats, stds: Floats) -> bool:
+    """Return whether a matrix can be the covariance of noise with these deviations."""
+    if covariance.shape != (len(stds), len(stds)) or not np.isfinite(covariance).all():
+        return False
+    variances = np.diagonal(covariance)
+    return np.array_equal(covariance, covariance.T) and np.allclose(
+        variances, stds**2, rtol=1e-6, atol=0.0
+    )
+
+
+def _symmetric(triangle: list[list[float]] | None) -> Floats | None:
+    """Read a matrix from its lower triangle."""
+    if triangle is None:
+        return None
+    if [len(row) for row in triangle] != list(range(1, len(triangle) + 1)):
+        raise ReleaseError("the covariance of the noise must be a lower triangle")
+    matrix = np.zeros((len(triangle),) * 2)
+    for place, row in enumerate(triangle):
+        matrix[place, : place + 1] = matrix[: place + 1, place] = row
+    return matrix
+
+
+def _specs_of(parts: Iterable[DerivedPart]) -> tuple[Derived, ...]:
+    try:
+        return tuple(
+            Derived(name=part.name, kind=part.kind, of=part.of, numbers=part.numbers)
+            for part in parts
+        )
+    except ArgumentError as error:
+        raise ReleaseError(f"the release has no possible derived statistic: {error}") from error
 
 
 def _saturated(value: Fraction) -> float:
@@ -446,13 +705,3 @@ def _saturated(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.copysign(sys.float_info.max, value)
-
-
-def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None:
-    try:
-        write_new(out, pretty_json(released.to_json()))
-    except StorageError as error:
-        raise StorageError(
-            f"{error.strerror or error}. The release is recorded in the ledger "
-            f"{book.name!r}; {AGAIN}"
-        ) from error

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final
 
+import narwhals as nw
 import numpy as np
 
 from pufferslice._core.arrays import Floats
+from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import listed
 from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
 from pufferslice.data.readers import read_table
@@ -23,16 +25,37 @@ from pufferslice.scenario.scenario import Scenario
 _ATOM_TOLERANCE: Final = 1e-9
 
 
+def released_frame(rows: object) -> Frame:
+    """Read the rows of a release, once: a table, or the file or files that a path names."""
+    return frame_of(read_table(rows) if isinstance(rows, str | os.PathLike) else rows)
+
+
+def table_mark(
+    scenario: Scenario, frame: Frame, value: Floats | list[Fraction]
+) -> dict[str, int | str]:
+    """Compute by what a ledger knows the released table again; confidential.
+
+    Its number of rows, and a digest of the exact sums of the query and, for each column of texts
+    that it reads, of the number of different ones and their total length: the same in any order of
+    the rows and with any engine.
+    """
+    texts = {}
+    for column in sorted({*_columns_of(scenario)} & {*frame.columns}):
+        series = frame[column]
+        if isinstance(series.dtype, nw.String | nw.Categorical | nw.Enum):
+            present = series.drop_nulls().cast(nw.String)
+            texts[column] = [int(present.n_unique()), int(present.str.len_chars().sum())]
+    sums = [str(Fraction(number)) for number in value]
+    return {"n_rows": len(frame), "digest": digest(canonical_json([sums, texts]))}
+
+
 def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     """Prepare the query on rows that fit the scenario.
 
     Rows, or a value, are refused only where every declared prior gives them probability 0. Under
     sampled and Gaussian priors any value is possible: there none is refused.
     """
-    query = scenario.query
-    if isinstance(rows, str | os.PathLike):
-        rows = read_table(rows)
-    frame = frame_of(rows)
+    query, frame = scenario.query, released_frame(rows)
     if scenario.prior_kind == "rows":
         return _row_value(scenario, frame)
     if scenario.prior_kind in {"gaussian", "sampled"}:
@@ -115,8 +138,9 @@ def _check_given(scenario: Scenario, n_given: int) -> None:
     if not sizes or _has_size(scenario, n_given, sizes):
         return
     raise ReleaseError(
-        "the worlds have tables of other sizes than the rows that were given; release a table "
-        "with as many rows as one of them has: for a Markov chain one row for each time"
+        "the table has another number of rows than a release of this scenario, which is public: "
+        "that of the table, or n_rows, of the scenario, and for counts of states one row for each "
+        "time"
     )
 
 

@@ -21,8 +21,7 @@ from pufferslice.audit import Audit, audit_release
 from pufferslice.certificate import Certificate, Sweep, Verification, certify_release, verify
 from pufferslice.certificate.verdict import Verdict, verdict
 from pufferslice.certificate.wording import (
-    guess_sentence,
-    protected_sentence,
+    first_lines,
     shape_sentences,
 )
 from pufferslice.claims import Guarantee
@@ -55,6 +54,7 @@ FILES: Final = {
     "release.json": "the released statistics, with their noise, for the public",
     "certificate.evidence.npz": "what `pufferslice verify` recomputes the certificate from",
     "demo.ledger": "the ledger of this run: one release per certificate",
+    "demo.spent": "what a ledger must know that is restored from a backup",
     "audit.json": "attacks on the certificate with fresh outputs, and their verdicts",
     "report.html": "all of it on one page, to open in a browser",
 }
@@ -124,15 +124,16 @@ class DemoResult:
             f"An audit draws real rows for both shares, {audit.n_outputs} times each, and knows "
             f"all other rows. It {'REFUTES' if audit.refuted else 'does not refute'} the "
             "certificate; an audit never proves one. Of two shares, its best attack names the "
-            f"right one {best.accuracy.value:.1%} of the time (with confidence {interval}); "
-            f"guesses without the release, {blind:.1%}."
+            f"right one {best.accuracy.value:.1%} of the time ({CONFIDENCE:.0%} interval "
+            f"{interval}); guesses without the release, {blind:.1%}."
         )
-        protected = protected_sentence(certificate.released.scenario)
+        lines = first_lines(certificate.released)
         return f"""\
-{textwrap.fill(protected, 100)}
+{textwrap.fill(lines.protected, 100)}
+{textwrap.fill(lines.guess, 100)}
+{textwrap.fill(lines.person, 100)}
 Published: {len(self.statistics)} statistics of this year's half of the Adult census table.
 The noise was fitted to last year's half, so it tells nothing about the rows that are released.
-{textwrap.fill(guess_sentence(certificate.guess), 100)}
 
 Certificate {certificate.digest[:16]}: {certificate.guarantee}.
 {"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
@@ -142,7 +143,7 @@ Released, beside the truth, with the noise; the noise of differential privacy fo
 the same promise; and the mean difference between two such shares (truth and difference are shown
 because Adult is public; yours are confidential):
 {text_table(self._statistics_rows())}
-{textwrap.fill(self.verdict.sentence, 100)}
+{textwrap.fill(" ".join(self.verdict.sentences()), 100)}
 
 {textwrap.fill(attack, 100)}
 

@@ -22,6 +22,7 @@ from pufferslice.certificate.certificate import FORMAT as CERTIFICATE_FORMAT
 from pufferslice.certificate.files import read_audit
 from pufferslice.certificate.statement import TrainingStatement
 from pufferslice.errors import ArgumentError, CertificateError
+from pufferslice.releases.derived import noise_covariance
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
 from pufferslice.releases.release import Release
 
@@ -410,6 +411,9 @@ def _check_release(certificate: Certificate, released: Release, path: Path) -> N
             "secure": certificate.is_secure,
             "unsliced": statement.unsliced,
         } and np.allclose(released.noise_stds, stds, rtol=_SAME, atol=0)
+        if fits and released.noise_covariance is not None:
+            sizes, stated = np.outer(stds, stds), noise_covariance(certificate)
+            fits = bool((np.abs(released.noise_covariance - stated) <= _SAME * sizes).all())
     if not fits:
         raise ArgumentError(
             f"{str(path)!r} names a certificate whose claim, range or noise it does not have; it "

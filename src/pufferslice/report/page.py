@@ -97,7 +97,7 @@ def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
         .render(
             certificate=certificate,
             is_secure=certificate.workflow == "training" or certificate.is_secure,
-            first_lines=first_lines(certificate.statement).splitlines(),
+            lines=first_lines(certificate.statement),
             doubt=doubt_sentence(certificate.statement),
             guess=right_guesses(variation),
             rows=table_rows(certificate.statement)[:_MOST_ON_A_LABEL],

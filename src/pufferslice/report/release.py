@@ -19,8 +19,7 @@ from pufferslice.certificate.statement import (
     BallRange,
     BoxRange,
     ReleaseStatement,
-    ShareSecret,
-    SizeSecret,
+    ScenarioPart,
 )
 from pufferslice.certificate.sweep import (
     PairCost,
@@ -37,8 +36,10 @@ from pufferslice.certificate.wording import (
     adversary_words,
     clipping_sentence,
     doubt_sentence,
+    first_lines,
     limit_sentences,
     range_words_of,
+    release_words,
     shape_sentences,
     total_sentence,
     unsliced_first,
@@ -70,19 +71,17 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
     certificate = held.certificate
     statement = certificate.released
     scenario, n_secrets = statement.scenario, len(statement.scenario.secrets)
-    secret = scenario.secret
-    names = {"share_of": "share of ", "size_of": "size of ", "worlds": ""}
-    columns = getattr(secret, "columns", None) or [
-        f"{words}{getattr(secret, name)}" for name, words in names.items() if hasattr(secret, name)
-    ]
+    lines = first_lines(statement)
     best = best_views(statement.views)
     audits = [audit for audit in held.audits if isinstance(audit, Audit)]
     return {
         "kind": "release",
-        "subject": " and ".join(map(label, columns)),
-        "range": f"{range_words_of(secret)}{adversary_words(secret)}."
-        if isinstance(secret, ShareSecret | SizeSecret)
-        else "",
+        "subject": _subject(scenario),
+        "range": range_words_of(scenario.secret),
+        "whom": adversary_words(scenario).removeprefix(", "),
+        "release_is": release_words(scenario),
+        "person": lines.person,
+        "by_rows": scenario.has_priors("rows"),
         "statement": statement,
         "claim": certificate.guarantee,
         "is_share": certificate.guarantee.unit != 1,  # a share of right guesses, in percent
@@ -97,7 +96,13 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "shape": _shape(certificate),
         "variation": stated_variation(certificate),
         "releases": [
-            (released, None if released.range is None else range_words(released.range))
+            (
+                released,
+                None if released.range is None else range_words(released.range),
+                released.derived().rows
+                if released.specs and released.noise_covariance is not None
+                else (),
+            )
             for released in held.releases
         ],
         "audits": [(audit, audit.best_inferences) for audit in audits],
@@ -155,6 +160,18 @@ def evidence_numbers(
             "several_priors": len({row.prior for row in pairs}) > 1,
         },
     }
+
+
+def _subject(scenario: ScenarioPart) -> str:
+    """Name what is hidden, in a few words."""
+    words = {"share_of": "share of ", "size_of": "size of ", "state_of": "state of ", "worlds": ""}
+    secret = scenario.secret
+    names = getattr(secret, "columns", [])
+    for field, word in words.items():
+        value = getattr(secret, field, None)
+        if value is not None:
+            names = [f"{word}{name}" for name in ([value] if isinstance(value, str) else value)]
+    return " and ".join(map(label, names))
 
 
 def _readings(claim: Claim, statement: ReleaseStatement) -> list[tuple[str, str, str]]:

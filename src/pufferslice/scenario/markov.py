@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Template Markov chain: hide the state at some times, where counts of states are released."""
+"""The exact distribution of counts of the states of a Markov chain, given some of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
+from pufferslice.scenario.chains import stationary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import DECLARED, Source
 
@@ -28,7 +29,7 @@ _MOST_COUNTS: Final = 2**21
 """Cells of the dynamic program of a Markov chain; beyond, it is drawn."""
 
 
-def from_markov_chain(
+def counts_of_states(
     cls: type["Scenario"],
     transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
     *,
@@ -40,21 +41,14 @@ def from_markov_chain(
     windows: Sequence[tuple[int, int]] | None = None,
     n_draws: int | None = None,
     seed: int | None = None,
+    whose: str = "the home",
     source: Source = "public_model",
     progress: Progress = silent,
 ) -> "Scenario":
-    """Hide the state at some times of a Markov chain, where counts of states are released.
+    """Hide the state at some times, where counts of states alone are released; see from_occupancy.
 
-    `transition[i][j]` is the probability of state j after state i; a mapping gives several
-    chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
-    states are told apart; `(first, last)` is an interval, through all of which the chain has
-    one state. The query counts states, or is their share of all times: `count` or `rate` of the
-    values of one column. It has a coordinate for each of the `counted` states (by default all
-    but the first, which follows), in each of the `windows` (by default all times), which are
-    `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
-    counts that are too rare for that; the certificate says how much. Chains with too many
-    counts need `n_draws` with a public `seed`: the drawn counts are then the prior. A release
-    takes one row for each time.
+    The query has a coordinate for each of the `counted` states (by default all but the first, which
+    follows), in each of the `windows` (by default all times).
     """
     chains = transition if isinstance(transition, Mapping) else {"chain": transition}
     is_share = _is_share_of_states(query)
@@ -145,7 +139,7 @@ def from_markov_chain(
                 "a delta and to right guesses"
             )
         part = cls.from_worlds(
-            worlds, query=query, pairs=pairs, source=source, name="state at a time"
+            worlds, query=query, pairs=pairs, source=source, name=f"state of {whose}"
         )
         n_rows = dict.fromkeys(worlds, length)
         part = part.with_origin(origin, n_rows=n_rows, name=str(name))
@@ -288,16 +282,3 @@ def held_counts(masses: Floats) -> tuple[FiniteDistribution, float, float]:
     shares = shares / math.fsum(shares)
     held = FiniteDistribution.weighted(outputs, shares)
     return held, float(np.abs(held.counts / held.total / shares - 1).max()), left_out
-
-
-def stationary(chain: Floats) -> Floats:
-    """The stationary distribution of a chain that has one."""
-    n = len(chain)
-    system = np.vstack([chain.T - np.eye(n), np.ones(n)])
-    solution, _, rank, _ = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)
-    if rank < n:
-        raise ArgumentError(
-            "the chain has several stationary distributions; give start as probabilities"
-        )
-    positive = np.maximum(solution, 0.0)
-    return np.asarray(positive / math.fsum(positive))

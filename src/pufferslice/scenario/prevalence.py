@@ -5,17 +5,20 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+import attrs
 import numpy as np
+import numpy.typing as npt
 
-from pufferslice._core.checks import check_between, check_count, check_fits, check_one_of
-from pufferslice._core.text import given
+from pufferslice._core.checks import check_between, check_count, check_fits, check_one_of, is_a
+from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import complete_part, without_missing
+from pufferslice.data.frames import Frame, complete_part, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.variation import check_varied, near_matches
 from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.keys import share_keys
 from pufferslice.scenario.pairs import Pairs, ordered_pairs
 from pufferslice.scenario.priors import DECLARED, Source, check_level
 from pufferslice.scenario.rows import (
@@ -23,10 +26,11 @@ from pufferslice.scenario.rows import (
     FEWEST_ROWS,
     Design,
     RowTable,
-    check_both_kinds,
+    Worlds,
+    check_kinds,
     frame_of_rows,
     share_differing,
-    two_worlds,
+    worlds_and_current,
 )
 
 if TYPE_CHECKING:
@@ -40,9 +44,11 @@ NO_NORMAL_LAW: Final = (
     "true). Leave prior out: sums of rows need no distribution. Use prior='draws' for a query that "
     "is not a sum"
 )
-"""Reason why no certificate rests on a normal approximation."""
-
 """Why no certificate rests on a normal approximation."""
+
+SMALLER, LARGER = "the smaller share", "the larger share"
+OTHER: Final = "other values"
+"""Name of the rows that have none of the values of a secret."""
 
 
 def from_prevalence(
@@ -50,7 +56,8 @@ def from_prevalence(
     table: object,
     *,
     column: str,
-    value: Any,  # a value or a condition
+    value: Any = None,  # a value or a condition
+    values: Sequence[Any] | None = None,
     query: Query,
     within: float | None = None,
     moments_from: object = None,
@@ -66,12 +73,14 @@ def from_prevalence(
     """Hide how common something is: the share of rows whose `column` has `value`.
 
     Any two shares at most `within` apart are hidden, as `within=0.05` for five points, even
-    from someone who knows every row but those that make the difference. The query is a sum
-    over rows: means and rates of all rows, totals, counts, cross tables, each with a public
-    `clip` range. The noise is fitted to the rows of `moments_from`, an earlier, held-out or
-    public table; without it, to those of `table`, and the certificate says so. `n_rows` is the
-    public number of rows that a release has, by default that of `table`. `stratified`: exactly
-    a share of the rows has the property; `independent`: each row by itself.
+    from someone who knows every row but those that make the difference. `values` in place of
+    `value` hides how rows are divided among several values (and all others together): any two
+    divisions whose shares differ by at most `within` in all. The query is a sum over rows: means
+    and rates of all rows, totals, counts, cross tables, each with a public `clip` range. The noise
+    is fitted to the rows of `moments_from`, an earlier, held-out or public table; without it, to
+    those of `table`, and the certificate says so. `n_rows` is the public number of rows that a
+    release has, by default that of `table`. `stratified`: exactly a share of the rows has the
+    property; `independent`: each row by itself.
 
     `prior="draws"` is for queries that are not sums, as quantiles: `n_draws` tables of each of
     the `shares`, drawn with `seed`, are then the prior, and the claim is about these tables.
@@ -82,13 +91,17 @@ def from_prevalence(
     if prior == "gaussian":
         raise ScenarioError(NO_NORMAL_LAW)
     check_one_of(PRIOR_FORMS, prior=prior)
-    ((_, condition),) = conditions_of("value", {column: value})
+    conditions = _conditions(column, value, values)
     if prior == "draws":
+        if values is not None:
+            raise ArgumentError(
+                "prior='draws' hides the share of one value; give value, not values"
+            )
         return _drawn_prevalence(
             cls,
             table,
             column=column,
-            condition=condition,
+            condition=conditions[0],
             query=query,
             shares=shares,
             within=within,
@@ -114,34 +127,69 @@ def from_prevalence(
         raise ArgumentError("give a table, or moments_from and n_rows")
     n = len(frame_of_rows(table)) if n_rows is None else n_rows
     differing = share_differing(within, n, design)
-    rows = RowTable.of(
-        table if moments_from is None else moments_from, query, n_rows=n, also=column
-    )
-    part, present = complete_part(rows.frame, column)
-    has = np.zeros(len(rows.frame), dtype=np.bool_)
-    if present.any():
-        has[present] = condition.flags(part, column)
-    property_name = condition.on(column)
-    hint = ""
-    if not has.any() and condition.comparison == "equals" and present.any():
-        hint = near_matches(column, str(condition.value), [part])
-    check_both_kinds(has, property_name, hint)
+    names = [condition.on(column) for condition in conditions]
+    keys: list[str] = []
+
+    def worlds(table: object, *, is_checked: bool) -> Worlds:
+        rows = RowTable.of(table, query, n_rows=n, is_checked=is_checked)
+        keys.extend(share_keys(rows.frame, column, conditions))
+        kinds = _kinds(rows.frame, column, conditions)
+        if values is None:
+            kinds = {SMALLER: kinds[OTHER], LARGER: kinds[names[0]]}
+        made = rows.kinds(list(kinds.values()), differing)
+        return Worlds(rows.query, dict(zip(kinds, made, strict=True)))
+
     secret = {
-        "share_of": property_name,
+        "share_of": names[0] if values is None else names,
         "within": float(within),
         "n_rows": int(n),
         "n_differing": share_differing(within, n, "stratified").most,
         "design": design,
     }
-    names = ("the smaller share", "the larger share")
     return cls.of_rows(
-        rows,
-        two_worlds(names, (rows.rows[~has], rows.rows[has]), rows, differing),
+        *worlds_and_current(worlds, table, moments_from),
         secret=secret,
         source=source or ("released_data" if moments_from is None else "held_out"),
-        origin=f"means and covariances of rows with and without {property_name}",
+        origin=f"means and covariances of rows with and without {listed(names)}",
         n_rows=n,
+        more_keys=keys,
     )
+
+
+def _conditions(column: str, value: Any, values: Sequence[Any] | None) -> list[Condition]:
+    if (value is None) == (values is None):
+        raise ArgumentError("give value, or several values, of the column: one of the two")
+    several = [value] if values is None else values
+    if is_a(several, str) or not is_a(several, Sequence) or not several:
+        raise ArgumentError(f"values must be a list of values or conditions, got {given(values)}")
+    return [conditions_of("value", {column: each})[0][1] for each in several]
+
+
+def _kinds(
+    frame: Frame, column: str, conditions: Sequence[Condition]
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Rows of each kind; those with none of the values, or no value, come last."""
+    part, present = complete_part(frame, column)
+    kinds: dict[str, npt.NDArray[np.bool_]] = {}
+    left = np.ones(len(frame), dtype=np.bool_)
+    hint = ""
+    for condition in conditions:
+        has = np.zeros(len(frame), dtype=np.bool_)
+        if present.any():
+            has[present] = condition.flags(part, column)
+            if not has.any() and condition.comparison == "equals":
+                hint = near_matches(column, str(condition.value), [part])
+        if (has & ~left).any():
+            raise ScenarioError(
+                f"values must exclude each other, and {quoted(condition.on(column))} holds for "
+                "rows that an earlier one holds for; make them disjoint"
+            )
+        left &= ~has
+        kinds[condition.on(column)] = has
+    if len(conditions) == 1 or left.any():
+        kinds[OTHER] = left
+    check_kinds(kinds, hint)
+    return kinds
 
 
 def _drawn_prevalence(
@@ -167,7 +215,7 @@ def _drawn_prevalence(
     frame, n_dropped = without_missing(frame_of_rows(table), columns, query.missing)
     has = condition.flags(frame, column)
     property_name = condition.on(column)
-    check_both_kinds(has, property_name)
+    check_kinds({property_name: has, OTHER: ~has})
     check_varied(query, [frame])
     n = len(frame) if n_rows is None else n_rows
     check_count(FEWEST_ROWS, n_rows=n)
@@ -201,6 +249,7 @@ def _drawn_prevalence(
     scenario = cls.from_worlds(
         worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
     )
+    scenario = attrs.evolve(scenario, more_keys=share_keys(frame, column, [condition]))
     return scenario.with_origin(origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
 
 

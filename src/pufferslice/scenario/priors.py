@@ -98,6 +98,9 @@ class Prior:
     which rounds."""
     n_clipped: Mapping[str, int] = attrs.field(factory=dict)
     """Values of each distribution that the query's range moved; confidential."""
+    current: Mapping[str, Distribution] = attrs.field(factory=dict)
+    """The same distributions made of the table that is to be released, where `distributions` are
+    of another one: for its holder alone."""
     has_given_tables: bool = False
     """Whether the distributions are those of the query on given tables of the released data: then
     no other value than theirs may be released."""

@@ -2,14 +2,15 @@
 """The row model: two worlds whose tables share all rows but those that make the difference.
 
 Source: theory of the row model, docs/guarantee.md. Nothing is fitted to the rows: the claim needs
-the mean and the covariance of what one row adds, and holds for any rows that have them.
+the means and the covariances of what rows of each kind add, and holds for any rows that have them.
 """
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Final, Literal, final, get_args
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, final, get_args
 
 import attrs
 import numpy as np
@@ -18,23 +19,31 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, Integers, locked, same
 from pufferslice._core.checks import check_above, check_between, check_count
 from pufferslice._core.text import listed, quoted
-from pufferslice.data.frames import Frame, frame_of, missing_rows, without_missing
+from pufferslice.data.frames import Frame, frame_of
 from pufferslice.data.readers import read_table
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.queries.features import RowFeatures, feature_bits
-from pufferslice.queries.variation import check_varied
+from pufferslice.queries.features import Reading, RowFeatures, feature_bits
+from pufferslice.queries.query import RowMoments, mean_and_covariance
+from pufferslice.queries.variation import check_read
 from pufferslice.scenario.distributions import Kind
 
 Design = Literal["stratified", "independent"]
 DESIGNS: Final = get_args(Design)
 
+ALL: Final = "*"
+"""Name of the labelling by everything that the query tells apart."""
 FEWEST_ROWS: Final = 2
-_FILL_OR_MIDDLE: Final = (
-    'Fill them in, or count each as the middle of its clip range: missing = "middle" under [data] '
-    'of a scenario file, query.with_missing("middle") in Python'
-)
+HIDDEN_ROWS: Final = 2**40
+"""Most rows of a table whose number of rows is hidden: a constant, so that it tells nothing."""
+_LARGEST_GROUP: Final = 2**62
 _DRAWS_AT_ONCE: Final = 2**22
+_MOST_KEPT: Final = 2**25
+"""Most numbers of a table whose rows are kept beside their moments."""
+_MOST_MEANS: Final = 2**20
+"""Most numbers in the means of the cells of a labelling; larger ones are left out."""
+_MOST_WORK: Final = 2**30
+"""Most work on labellings: their number times the cube of the number of sums."""
 
 
 @final
@@ -57,15 +66,94 @@ class Differing:
         """Expected square of the number of rows that differ."""
         return self.mean**2 + self.mean * (1 - self.probability)
 
+    @property
+    def trials(self) -> tuple[float, float]:
+        """Number of rows that may differ, and the probability that each of them does."""
+        return float(self.most), self.probability
+
+    def between(self, first: int, second: int, n_kinds: int) -> tuple[Floats, Floats]:
+        """Moments of the numbers of rows that turn from one kind into another.
+
+        Expected number of rows that are of a kind in one of the worlds, shape (1, n_kinds), and
+        second moment of the change of the number of rows of every kind but the first.
+        """
+        counts, turn = np.zeros((1, n_kinds)), np.zeros(n_kinds)
+        counts[0, [first, second]] = self.mean
+        turn[[first, second]] = -1.0, 1.0
+        return counts, self.mean_square * np.outer(turn[1:], turn[1:])
+
     def draw(self, n_draws: int, rng: np.random.Generator) -> Integers:
         """Draw independent numbers of rows that differ."""
         return np.asarray(rng.binomial(self.most, self.probability, n_draws), dtype=np.int64)
 
 
+class CellMoments(NamedTuple):
+    """Moments of the rows of one kind by cell, a public label of rows; confidential."""
+
+    cells: Integers
+    """Labels that some row has, in order, shape (n_cells,)."""
+    counts: Integers
+    """Number of rows in each cell, shape (n_cells,)."""
+    means: Floats
+    """Mean of what a row of each cell adds, shape (n_cells, dim)."""
+
+    @property
+    def shares(self) -> Floats:
+        """Share of the rows in each cell."""
+        return np.asarray(self.counts / max(1, self.counts.sum()))
+
+    def among(self, cells: Integers) -> "CellMoments":
+        """Return the moments of these cells, all of them known; a cell may have no rows."""
+        places = np.searchsorted(cells, self.cells)
+        counts = np.zeros(len(cells), dtype=np.int64)
+        means = np.zeros((len(cells), self.means.shape[1]))
+        counts[places], means[places] = self.counts, self.means
+        return CellMoments(cells, counts, means)
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
+class Boxes:
+    """Public boxes, one of which holds what any row adds to a query."""
+
+    low: Floats = attrs.field(converter=locked, eq=same)
+    """Lowest ends, scaled, shape (n_boxes, dim)."""
+    high: Floats = attrs.field(converter=locked, eq=same)
+    """Highest ends, scaled, shape (n_boxes, dim)."""
+
+    @property
+    def spans(self) -> Floats:
+        """Largest change of each coordinate by one exchanged row, shape (dim,)."""
+        return np.asarray(self.high.max(axis=0) - self.low.min(axis=0))
+
+    def with_absent(self) -> "Boxes":
+        """Add the box of a row that is not there, and adds nothing."""
+        none = np.zeros((1, self.low.shape[1]))
+        return Boxes(low=np.vstack([self.low, none]), high=np.vstack([self.high, none]))
+
+
+class DifferingRows(Protocol):
+    """How many rows differ between two worlds."""
+
+    @property
+    def trials(self) -> tuple[float, float]:
+        """Number of rows that may differ, and the probability that each of them does.
+
+        0 where it is not a number of like rows.
+        """
+
+    def between(self, first: int, second: int, n_kinds: int) -> tuple[Floats, Floats]:
+        """Moments of the numbers of rows that turn from one kind into another, by period.
+
+        Expected number of rows that are of a kind in one of the worlds, shape (n_periods,
+        n_kinds), and second moment of the change of the number of rows of every kind but the
+        first, period by period.
+        """
+
+
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class RowDistribution:
-    """Sum that the differing rows add to a query, in one of two worlds.
+    """What rows of one kind add to a query, and how many of them differ between two worlds.
 
     All other rows are the same in both worlds, and known to the reader; they add nothing here.
     """
@@ -73,42 +161,72 @@ class RowDistribution:
     kind: ClassVar[Kind] = "rows"
     n_samples: ClassVar[int] = 0
     place: int
-    """Place of the world: 0 with fewer differing rows, 1 with more."""
-    rows: Floats = attrs.field(converter=locked, eq=same)
-    """Sum that each row of this kind adds, scaled, shape (n_rows, dim); confidential."""
-    spans: Floats = attrs.field(converter=locked, eq=same)
-    """Largest change of each coordinate by one exchanged row, scaled; public, shape (dim,)."""
-    differing: Differing
+    """Place of the kind of rows among those of the scenario."""
+    row_mean: Floats = attrs.field(converter=locked, eq=same)
+    """Mean of what a row adds, scaled; confidential."""
+    row_cov: Floats = attrs.field(converter=locked, eq=same)
+    """Its covariance, divided by the number of rows; confidential."""
+    rows: Floats | None = attrs.field(
+        default=None, converter=attrs.converters.optional(locked), eq=same
+    )
+    """Sum that each row of this kind adds, shape (n_rows, n_features); confidential. None if only
+    moments are known."""
+    cells: Mapping[str, CellMoments] = attrs.field(factory=dict)
+    """Moments by cell, by the name of the labelling; confidential."""
+    groups: Integers | None = None
+    """Group of each of the rows, all of it in one cell by each labelling; confidential. None where
+    the rows are."""
+    members: Mapping[str, Integers] = attrs.field(factory=dict)
+    """Cell of each group, by the name of the labelling."""
+    sums: tuple[int, ...] = ()
+    """Number of rows and exact sums of their quantised numbers; confidential. Empty where moments
+    were given."""
+    boxes: Boxes
+    differing: DifferingRows
     size: Floats = attrs.field(converter=locked, eq=same)
-    """The query on the rows that the moments come from, scaled, shape (dim,); confidential."""
+    """The query on the rows that the moments come from, or by a declared model, scaled, shape
+    (dim,); confidential."""
+    ignorance: Floats = attrs.field(converter=locked, eq=same)
+    """Variance of the query for someone without data, who knows its public range, or a public
+    model of it, scaled, shape (dim,)."""
 
     @property
     def dim(self) -> int:
         """Number of coordinates."""
-        return int(self.rows.shape[1])
+        return len(self.size)
+
+    def codes(self, labelling: str) -> Integers | None:
+        """Return the cell of each of the rows; None where that is not known."""
+        if self.groups is None or labelling not in self.members:
+            return None
+        return np.asarray(self.members[labelling][self.groups])
 
     @property
-    def row_mean(self) -> Floats:
-        """Mean of what a row adds, shape (dim,)."""
-        return np.asarray(self.rows.mean(axis=0))
+    def rows_at_hand(self) -> Floats:
+        """The rows of this kind; raises where only their moments are known."""
+        if self.rows is None:
+            raise ScenarioError(
+                "this needs the rows themselves, and the scenario has only their moments; build "
+                "it from a table in memory"
+            )
+        return self.rows
 
     @property
-    def row_cov(self) -> Floats:
-        """Covariance, divided by the number of rows, of what a row adds, shape (dim, dim)."""
-        centred = self.rows - self.row_mean
-        # In blocks, so that rounding grows with their size and number, not with all rows.
-        blocks = np.array_split(centred, max(1, len(centred) // 4096))
-        return np.asarray(np.sum([part.T @ part for part in blocks], axis=0) / len(centred))
+    def _number(self) -> "Differing":
+        """The law of the number of rows that differ, where it is one number."""
+        if not isinstance(self.differing, Differing):
+            raise ScenarioError("the rows that differ are not all alike here")
+        return self.differing
 
     @property
     def mean(self) -> Floats:
         """Mean of what the differing rows add, shape (dim,)."""
-        return self.differing.mean * self.row_mean
+        return self._number.mean * self.row_mean
 
     @property
     def cov(self) -> Floats:
         """Covariance of what the differing rows add, shape (dim, dim)."""
-        count, mean = self.differing, self.row_mean
+        count, mean = self._number, self.row_mean
         varying = count.mean_square - count.mean**2
         return np.asarray(count.mean * self.row_cov + varying * np.outer(mean, mean))
 
@@ -117,28 +235,55 @@ class RowDistribution:
 
     def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
         """Draw sums of real rows, with replacement, each its own value."""
-        counts = self.differing.draw(n_draws, rng)
-        values = np.empty((n_draws, self.dim))
-        block = max(1, _DRAWS_AT_ONCE // max(1, int(counts.max(initial=1)) * self.dim))
-        for start in range(0, n_draws, block):
-            part = counts[start : start + block]
-            ends = np.cumsum(part)
-            drawn = self.rows[rng.integers(len(self.rows), size=int(ends[-1]))]
-            sums = np.vstack([np.zeros(self.dim), np.cumsum(drawn, axis=0)])
-            values[start : start + block] = sums[ends] - sums[ends - part]
-        return values, np.arange(n_draws)
+        counts = self._number.draw(n_draws, rng)
+        return drawn_sums(self.rows_at_hand, counts, rng), np.arange(n_draws)
 
     def reduced(self) -> tuple[npt.NDArray[Any], ...]:
         """Reduced form, never the same for two worlds: other rows than these may be released."""
-        return np.array([self.place]), self.rows
+        return np.array([self.place]), self.row_mean
 
     def digest_parts(self) -> list[bytes]:
-        """Bytes of the whole distribution, for a digest."""
-        facts = f"rows {self.place} {self.differing} {self.rows.shape}"
-        return [facts.encode(), self.rows.tobytes(), self.spans.tobytes(), self.size.tobytes()]
+        """Bytes of the distribution, for a digest: exact sums, in any order of rows, or moments."""
+        facts = f"rows {self.place} {self.differing} {self.sums} {list(self.cells)}"
+        moments = [] if self.sums else [self.row_mean, self.row_cov]
+        arrays = [*moments, self.boxes.low, self.boxes.high]
+        return [facts.encode(), *(array.tobytes() for array in arrays)]
 
     def __repr__(self) -> str:
         return f"RowDistribution(dim={self.dim}, differing={self.differing})"
+
+
+def drawn_sums(rows: Floats, counts: Integers, rng: np.random.Generator) -> Floats:
+    """Sums of as many rows as each of `counts` says, drawn with replacement."""
+    sums = np.empty((len(counts), rows.shape[1]))
+    if counts.max(initial=0) * rows.shape[1] > len(rows):
+        block = max(1, _DRAWS_AT_ONCE // len(rows))
+        for start in range(0, len(counts), block):
+            part = counts[start : start + block]
+            times = [
+                np.bincount(rng.integers(len(rows), size=n), minlength=len(rows)) for n in part
+            ]
+            sums[start : start + block] = np.array(times, dtype=np.float64) @ rows
+        return sums
+    block = max(1, _DRAWS_AT_ONCE // max(1, int(counts.max(initial=1)) * rows.shape[1]))
+    for start in range(0, len(counts), block):
+        part = counts[start : start + block]
+        sums[start : start + block] = sums_of_runs(
+            rows[rng.integers(len(rows), size=int(part.sum()))], part
+        )
+    return sums
+
+
+def sums_of_runs(rows: Floats, counts: Integers) -> Floats:
+    """Sums of the first `counts[0]` rows, of the next `counts[1]` rows, and so on."""
+    ends = np.cumsum(counts)
+    sums = np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])
+    return np.asarray(sums[ends] - sums[ends - counts])
+
+
+def covariance_of(rows: Floats) -> Floats:
+    """Covariance of rows, divided by their number."""
+    return mean_and_covariance(rows)[1]
 
 
 @final
@@ -149,12 +294,20 @@ class RowTable:
     query: Query
     """The query in its public scales, which follow from its clip ranges."""
     frame: Frame
-    rows: Floats
-    """Sum that each row adds, shape (n_rows, dim)."""
-    spans: Floats
-    """Largest amount that one row can add or take away, shape (dim,); public."""
-    size: Floats
-    """The query on the table, shape (dim,)."""
+    reading: Reading
+    """What the query reads of the rows."""
+    n_rows: int | None
+    """Public number of rows of a release; None where it is hidden."""
+    n_bits: int
+    """Bits of a quantised number."""
+    low: Floats
+    """Least number of a row, scaled, shape (dim,)."""
+    steps: Floats
+    """Step between two quantised numbers, scaled, shape (dim,)."""
+    boxes: Boxes
+    """Public boxes of what one row adds."""
+    is_checked: bool
+    """Whether columns that do not vary are refused."""
 
     @classmethod
     def of(
@@ -163,41 +316,209 @@ class RowTable:
         query: Query,
         *,
         n_rows: int | None = None,
-        up_to: int | None = None,
-        also: str | None = None,
+        is_checked: bool = True,
     ) -> "RowTable":
-        """Read a table for sums of `n_rows` rows, or of a hidden number of rows `up_to` a largest.
+        """Read a table for sums of `n_rows` rows, or of a hidden number of rows.
 
-        `also` is a column that is read beside those of the query.
+        Rows that are only looked at for their holder are not checked: a refusal would tell
+        something about them.
         """
-        frame = frame_of_rows(table)
-        columns = list(dict.fromkeys([*query.columns, *([also] if also else [])]))
-        if query.missing == "refuse":
-            without_missing(frame, columns, "refuse", remedy=_FILL_OR_MIDDLE)
-        complete = frame[np.flatnonzero(~missing_rows(frame, columns))]
-        if len(complete):
-            check_varied(query, [complete])
+        frame, query = frame_of_rows(table), query.as_sums()
         features = checked_features(query, has_public_rows=n_rows is not None)
         units = np.array([1 / (n_rows or 1) if mean else 1.0 for mean in features.is_mean])
-        spans = features.spans
+        low, high = features.boxes()
+        ends = np.stack([low.min(axis=0), high.max(axis=0)])
+        spans = ends[1] - ends[0]
         if n_rows is None:
-            spans = np.maximum(spans, np.maximum(np.abs(features.low), np.abs(features.high)))
+            spans = np.maximum(spans, np.abs(ends).max(axis=0))
         scales = np.exp2(np.ceil(np.log2(spans * units)))
-        n_bits = feature_bits(n_rows or up_to or len(frame))
-        values = features.values(features.integers(frame, n_bits), n_bits)
-        sums = features.outputs(frame, n_bits)
-        if n_rows is not None:  # of a table with another number of rows, the same share
-            sums = [
-                total if mean else total * Fraction(n_rows, len(frame))
-                for total, mean in zip(sums, features.is_mean, strict=True)
-            ]
+        n_bits = feature_bits(n_rows or HIDDEN_ROWS)
         return cls(
-            query=attrs.evolve(query, scales=scales),
+            query=attrs.evolve(query, scales=scales, missing="middle"),
             frame=frame,
-            rows=values * units / scales,
-            spans=spans * units / scales,
-            size=np.array([float(total) for total in sums]) / scales,
+            reading=features.read(frame),
+            is_checked=is_checked,
+            n_rows=n_rows,
+            n_bits=n_bits,
+            low=features.low * units / scales,
+            steps=features.spans * units / scales * 2.0**-n_bits,
+            boxes=Boxes(low=low * units / scales, high=high * units / scales),
         )
+
+    def kinds(
+        self, chosen: Sequence[npt.NDArray[np.bool_]], differing: Differing
+    ) -> list[RowDistribution]:
+        """The rows of each kind, as they make the difference."""
+        if self.is_checked:
+            check_read(self.query, self.reading, self.frame)
+        groups, rest = self._groups(), ~np.logical_or.reduce(chosen)
+        each = [self._summed(flags, groups) for flags in (*chosen, rest) if flags.any()]
+        size = self._size(np.sum([part.sums for part in each], axis=0))
+        # A sum of a hidden number of rows has no public range: its own size stands for one.
+        ignorance = size**2 if self.n_rows is None else (self.n_rows * self.boxes.spans) ** 2 / 12
+        return [
+            RowDistribution(
+                place=place,
+                row_mean=part.moments.mean,
+                row_cov=part.moments.covariance,
+                rows=part.rows,
+                cells=part.cells,
+                groups=part.groups,
+                members=groups.cells,
+                sums=tuple(part.sums.tolist()),
+                boxes=self.boxes,
+                differing=differing,
+                size=size,
+                ignorance=ignorance,
+            )
+            for place, part in enumerate(each[: len(chosen)])
+        ]
+
+    def added(
+        self, chosen: npt.NDArray[np.bool_], differing: Differing
+    ) -> tuple[RowDistribution, RowDistribution]:
+        """Rows that one world has and the other lacks: there, nothing is added."""
+        (rows,) = self.kinds([chosen], differing)
+        nothing = np.zeros((1, rows.dim))
+        none, there = (attrs.evolve(rows, boxes=self.boxes.with_absent(), place=k) for k in (0, 1))
+        none = attrs.evolve(
+            none,
+            row_mean=nothing[0],
+            row_cov=np.zeros_like(rows.row_cov),
+            rows=nothing,
+            cells={},
+            groups=None,
+            sums=(),
+        )
+        return none, there
+
+    def _groups(self) -> "_Groups":
+        """Groups of rows by as many labellings as can all be tried."""
+        dim, labels = len(self.low), self.reading.labels()
+        fits = {n: codes for n, codes in labels.items() if dim * int(codes.max()) <= _MOST_MEANS}
+        return _Groups.of(dict(list(fits.items())[: _MOST_WORK // dim**3]), self.reading.n_rows)
+
+    def _summed(self, chosen: npt.NDArray[np.bool_], groups: "_Groups") -> "_Summed":
+        """Sums and moments of some rows, block by block; few enough rows are kept."""
+        places, moments, dim = np.flatnonzero(chosen), RowMoments(), len(self.low)
+        sums, done = np.zeros(1 + dim, dtype=np.int64), 0
+        by_group, kept = np.zeros(dim), []
+        for integers in self.reading.blocks(self.n_bits, places):
+            rows = integers * self.steps
+            rows += self.low
+            moments.add(rows)
+            sums += [len(rows), *integers.sum(axis=0)]
+            by_group = by_group + groups.sums(rows, places[done : done + len(rows)])
+            done += len(rows)
+            if len(chosen) * dim <= _MOST_KEPT:
+                kept.append(rows)
+        return _Summed(
+            sums=sums,
+            moments=moments,
+            cells=groups.moments(by_group, places),
+            rows=np.concatenate(kept) if len(kept) > 1 else next(iter(kept), None),
+            groups=groups.groups[places] if kept else None,
+        )
+
+    def _size(self, sums: Integers) -> Floats:
+        """The query on the table, or on one of `n_rows` rows with the same shares."""
+        size = np.asarray(sums[1:] * self.steps + sums[0] * self.low)
+        return size if self.n_rows is None else size * (self.n_rows / sums[0])
+
+
+class _Summed(NamedTuple):
+    """What is known of some rows."""
+
+    sums: Integers
+    """Number of rows, then sums of their quantised numbers."""
+    moments: RowMoments
+    cells: dict[str, CellMoments]
+    rows: Floats | None
+    groups: Integers | None
+
+
+class _Groups(NamedTuple):
+    """Groups of rows that are in the same cell by each of several labellings."""
+
+    groups: Integers
+    """Group of each row."""
+    cells: dict[str, Integers]
+    """Cell of each group, by the name of the labelling."""
+
+    @classmethod
+    def of(cls, labels: Mapping[str, Integers], n_rows: int) -> "_Groups":
+        """Number the groups of rows, few where labels take few values together."""
+        groups, n_groups = np.zeros(n_rows, dtype=np.int64), 1
+        for codes in labels.values():
+            n_codes = int(codes.max()) + 1
+            if n_groups * n_codes > _LARGEST_GROUP:
+                known, groups = np.unique(groups, return_inverse=True)
+                n_groups = len(known)
+            groups, n_groups = groups * n_codes + codes, n_groups * n_codes
+        known, groups = np.unique(groups, return_inverse=True)
+        member = np.zeros(len(known), dtype=np.int64)
+        member[groups] = np.arange(n_rows)
+        cells = {name: codes[member] for name, codes in labels.items()}
+        if len(cells) > 1 and ALL not in cells:
+            cells[ALL] = np.arange(len(known))
+        return cls(groups, cells)
+
+    def sums(self, rows: Floats, places: Integers) -> Floats:
+        """Sum these rows of the table by group, shape (n_groups, dim)."""
+        groups = self.groups[places]
+        order = np.argsort(groups, kind="stable")
+        known, starts = np.unique(groups[order], return_index=True)
+        sums = np.zeros((int(self.groups.max()) + 1, rows.shape[1]))
+        sums[known] = np.add.reduceat(rows[order], starts, axis=0)
+        return sums
+
+    def moments(self, sums: Floats, places: Integers) -> dict[str, CellMoments]:
+        """Shares and means of cells from the sums of the groups of these rows."""
+        counts = np.bincount(self.groups[places], minlength=len(sums))
+        found = {}
+        for name, codes in self.cells.items():
+            sizes = np.bincount(codes, weights=counts).astype(np.int64)
+            totals = np.zeros((len(sizes), sums.shape[1]))
+            np.add.at(totals, codes, sums)
+            cells = np.flatnonzero(sizes)
+            means = totals[cells] / sizes[cells, None]
+            found[name] = CellMoments(cells, sizes[cells], means)
+        return found
+
+
+class Worlds(NamedTuple):
+    """The query in its public scales, and what the differing rows add to it in each world."""
+
+    query: Query
+    distributions: Mapping[str, RowDistribution]
+
+
+class MadeWorlds(Protocol):
+    """A function that makes the worlds of a template from the rows of a table."""
+
+    def __call__(self, table: object, *, is_checked: bool) -> Worlds:
+        """Make the worlds; rows that are only looked at for their holder are not checked."""
+
+
+def worlds_and_current(
+    make: MadeWorlds, table: object, moments_from: object
+) -> tuple[Query, Mapping[str, RowDistribution], Mapping[str, RowDistribution]]:
+    """Make the worlds from `moments_from`, or from the table, and those of the table beside them.
+
+    The latter are for the holder of the table alone: they tell whether its rows would need more
+    noise. Empty where they cannot be made, or are the same.
+    """
+    if moments_from is not None and moments_from is table:
+        raise ArgumentError(
+            "moments_from must be another table than the released one: noise that is fitted to the "
+            "released rows is not independent of them. Leave it out; the certificate then says so"
+        )
+    query, worlds = make(table if moments_from is None else moments_from, is_checked=True)
+    current: Mapping[str, RowDistribution] = {}
+    if moments_from is not None and table is not None:
+        with contextlib.suppress(ScenarioError):
+            current = make(table, is_checked=False).distributions
+    return query, worlds, current if list(current) == list(worlds) else {}
 
 
 def frame_of_rows(table: object) -> Frame:
@@ -207,24 +528,13 @@ def frame_of_rows(table: object) -> Frame:
 
 def checked_features(query: Query, *, has_public_rows: bool) -> RowFeatures:
     """Convert the query to sums over rows; refuse it if it is not that, or has no public range."""
-    features = query.features
-    if query.level != "table" or features is None:
-        raise ScenarioError(
-            "this query is not a sum over rows, and no promise is known for other statistics of a "
-            "table of rows. Use means, rates, totals and counts, or contingency_table; compute "
-            "ratios and group means from released totals and counts; or use prior='draws', whose "
-            "claim is about the drawn tables"
-        )
-    if query.range is not None or not np.all(query.scales == 1):
-        raise ScenarioError(
-            "range and scales are not used here: clip the values of each row with clip={column: "
-            "(low, high)}; the noise needs no units"
-        )
+    query = query.as_sums()
+    features = query.features or RowFeatures.of([])
     if query.missing == "drop-rows":
         raise ScenarioError(
             "rows cannot be dropped here, because the number of rows is public or hidden as a "
-            "whole; use query.with_missing('middle'): a missing value counts as the middle of its "
-            "clip range"
+            "whole: a missing value counts as the middle of its clip range, or as missing={column: "
+            "value}. Leave the policy out"
         )
     pairs = zip(query.names, query.coordinates, features.high, strict=True)
     open_ended = [name for name, _, high in pairs if math.isinf(high)]
@@ -254,6 +564,8 @@ def share_differing(within: float, n_rows: int, design: Design) -> Differing:
     """
     check_between(0, 1, within=within)
     check_count(FEWEST_ROWS, n_rows=n_rows)
+    if n_rows > HIDDEN_ROWS:
+        raise ArgumentError(f"n_rows must be at most {HIDDEN_ROWS:,}, got {n_rows}")
     if design == "independent":
         return Differing(most=n_rows, probability=float(within))
     return Differing(most=math.ceil(Fraction(repr(float(within))) * n_rows))
@@ -273,27 +585,24 @@ def size_differing(ratio: float, up_to: int) -> Differing:
     return Differing(most=differing)
 
 
+def stated_differing(secret: Mapping[str, Any]) -> Differing:
+    """Number of rows that differ by the public description of a secret."""
+    if "within" in secret:
+        return share_differing(secret["within"], secret["n_rows"], secret["design"])
+    return size_differing(secret["ratio"], secret["up_to"])
+
+
 def most_rows(secret: Mapping[str, Any]) -> int:
-    """The public number of rows of a release, or the largest that it may have."""
-    return int(secret["n_rows"] if "n_rows" in secret else secret["up_to"])
+    """The public number of rows of a release; a constant where it is hidden."""
+    return int(secret.get("n_rows", HIDDEN_ROWS))
 
 
-def check_both_kinds(has: npt.NDArray[np.bool_], property_name: str, hint: str = "") -> None:
-    """Check that some rows have the property, and some do not."""
-    if min(np.count_nonzero(has), np.count_nonzero(~has)) < FEWEST_ROWS:
-        raise ScenarioError(
-            f"a prevalence needs at least {FEWEST_ROWS} rows with {quoted(property_name)} and "
-            f"{FEWEST_ROWS} without.{hint} Correct the value, or choose another"
-        )
-
-
-def two_worlds(
-    names: tuple[str, str], rows: tuple[Floats, Floats], table: RowTable, differing: Differing
-) -> Mapping[str, RowDistribution]:
-    """The distributions of the two worlds, fewer rows of a kind first."""
-    return {
-        name: RowDistribution(
-            place=place, rows=part, spans=table.spans, differing=differing, size=table.size
-        )
-        for place, (name, part) in enumerate(zip(names, rows, strict=True))
-    }
+def check_kinds(kinds: Mapping[str, npt.NDArray[np.bool_]], hint: str = "") -> None:
+    """Check that there are some rows of each kind; names of kinds are public."""
+    for name, chosen in kinds.items():
+        if np.count_nonzero(chosen) < FEWEST_ROWS:
+            raise ScenarioError(
+                f"at least {FEWEST_ROWS} rows must be of kind {quoted(name)}; there are fewer, so "
+                f"nothing is known of what such rows add.{hint} Correct the value, choose "
+                "another, or take the moments from a table that has such rows"
+            )

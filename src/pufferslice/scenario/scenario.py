@@ -11,7 +11,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_one_of, check_unique, is_a
-from pufferslice._core.files import canonical_json, digest
+from pufferslice._core.files import digest
 from pufferslice._core.text import given, quoted
 from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
@@ -24,12 +24,14 @@ from pufferslice.queries.variation import (
 )
 from pufferslice.scenario.attribute import from_attribute
 from pufferslice.scenario.distributions import (
+    Distribution,
     GaussianDistribution,
     GaussianMixture,
     Kind,
     equal_distributions,
 )
-from pufferslice.scenario.markov import from_markov_chain
+from pufferslice.scenario.keys import declared_keys
+from pufferslice.scenario.occupancy import from_occupancy
 from pufferslice.scenario.pairs import Pairs, SecretPair, chosen_pairs
 from pufferslice.scenario.prevalence import from_prevalence
 from pufferslice.scenario.priors import (
@@ -46,9 +48,9 @@ from pufferslice.scenario.priors import (
     grouped_prior,
     world_distribution,
 )
-from pufferslice.scenario.rows import RowDistribution, RowTable
+from pufferslice.scenario.rows import Differing, RowDistribution
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
-from pufferslice.scenario.volume import from_volume
+from pufferslice.scenario.volume import from_supplier, from_volume
 
 Secret = str | Sequence[str] | Bins
 
@@ -65,8 +67,8 @@ class Instance(NamedTuple):
 class Scenario:
     """Secrets, the pairs to protect, the priors, and the query of one release.
 
-    Build one with `from_prevalence`, `from_attribute`, `from_markov_chain`, `from_volume`,
-    `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
+    Build one with `from_prevalence`, `from_volume`, `from_supplier`, `from_attribute`,
+    `from_occupancy`, `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
     """
 
     distribution: Literal["groups", "bootstrap", "records", "worlds"]
@@ -83,6 +85,9 @@ class Scenario:
     """Rule that reads the secret of a row; none for worlds."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
+    more_keys: Sequence[str] = ()
+    """Keys of the secret beside those of its names: other words for it, also by the rows;
+    confidential."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -238,27 +243,31 @@ class Scenario:
 
     from_prevalence = classmethod(from_prevalence)
     from_volume = classmethod(from_volume)
+    from_supplier = classmethod(from_supplier)
     from_attribute = classmethod(from_attribute)
-    from_markov_chain = classmethod(from_markov_chain)
+    from_occupancy = classmethod(from_occupancy)
 
     @classmethod
     def of_rows(
         cls,
-        rows: RowTable,
+        query: Query,
         worlds: Mapping[str, RowDistribution],
+        current: Mapping[str, RowDistribution],
         *,
         secret: Mapping[str, Any],
         source: Source,
         origin: str,
         n_rows: int | None,
+        more_keys: Sequence[str] = (),
     ) -> "Scenario":
-        """Make a scenario of two worlds that differ in some rows: any two values within a range."""
+        """Make a scenario of worlds that differ in some rows: any two values within a range."""
         prior = Prior(
             name="rows",
             source=source,
             origin=origin,
-            probabilities=dict.fromkeys(worlds, 0.5),
+            probabilities=dict.fromkeys(worlds, 1 / len(worlds)),
             distributions=worlds,
+            current=current,
             n_rows={} if n_rows is None else dict.fromkeys(worlds, n_rows),
         )
         return cls(
@@ -267,7 +276,8 @@ class Scenario:
             secrets=tuple(worlds),
             pairs=chosen_pairs("all", tuple(worlds)),
             priors=(prior,),
-            query=rows.query,
+            query=query,
+            more_keys=more_keys,
         )
 
     def with_origin(
@@ -301,7 +311,10 @@ class Scenario:
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
         return attrs.evolve(
-            self, priors=(*self.priors, *added), n_dropped=self.n_dropped + other.n_dropped
+            self,
+            priors=(*self.priors, *added),
+            n_dropped=self.n_dropped + other.n_dropped,
+            more_keys=[*self.more_keys, *other.more_keys],
         )
 
     def with_sampled_priors(self) -> "Scenario":
@@ -346,6 +359,21 @@ class Scenario:
                 clipped["all" if n_clipped == n_values else "some"].append(secret)
         return clipped
 
+    def differing(self) -> Differing:
+        """How many rows differ between two protected worlds: a number or its distribution."""
+        found = {
+            each.differing
+            for prior in self.priors
+            for each in prior.distributions.values()
+            if isinstance(each, RowDistribution) and isinstance(each.differing, Differing)
+        }
+        if len(found) != 1:
+            raise ScenarioError(
+                "this scenario does not say how many rows differ; from_prevalence, from_volume and "
+                "from_supplier do"
+            )
+        return found.pop()
+
     def has_equal_distributions(self) -> bool:
         """Whether the values of the query look the same under both secrets of every instance."""
         return all(
@@ -353,45 +381,44 @@ class Scenario:
             for prior, pair in self.instances
         )
 
-    def spreads(self) -> dict[str, list[float]]:
+    def spreads(self) -> dict[str, list[Any]]:
         """Variation of each statistic, in the user's units.
 
         `difference`: largest difference of its means between two protected secrets. `constant`:
-        error (root mean square) of the best constant, under the prior that makes it largest.
-        `size`: the largest absolute mean. Confidential.
+        error (root mean square) of the best constant, under the prior that makes it largest; for
+        sums of rows, where every value in the public range is as likely, and for the sums of a
+        home by the declared chain and loads. `size`: the largest absolute mean; None for sums of
+        centred numbers, whose size says nothing. Confidential.
         """
         differences, constants, sizes = [], [], []
         for prior in self.priors:
-            means, squares, shares = [], [], []
-            for secret, distribution in prior.distributions.items():
-                mean = distribution.mean
-                variance = np.zeros(self.dim)
-                if isinstance(distribution, GaussianDistribution | GaussianMixture):
-                    variance = np.diagonal(distribution.cov)
-                elif isinstance(distribution, RowDistribution):
-                    mean = distribution.size + distribution.mean
-                elif (atoms := distribution.atoms()) is not None:
-                    rows, counts = atoms
-                    variance = np.average((rows - mean) ** 2, axis=0, weights=counts)
-                means.append(mean)
-                squares.append(variance)
-                shares.append(prior.probabilities.get(secret, 0.0))
-            weights = np.array(shares) / sum(shares)
-            center = weights @ np.array(means)
-            off_center = np.array(squares) + (np.array(means) - center) ** 2
-            constants.append(np.sqrt(weights @ off_center))
-            sizes.append(np.abs(means).max(axis=0))
+            means = np.array([each.mean for each in prior.distributions.values()])
+            shares = np.array([prior.secret_probability(secret) for secret in prior.distributions])
+            weights = shares / shares.sum()
+            rows = [d for d in prior.distributions.values() if isinstance(d, RowDistribution)]
+            if rows:
+                sizes.append(np.max([np.abs(each.size) for each in rows], axis=0))
+                constants.append(np.sqrt(np.max([each.ignorance for each in rows], axis=0)))
+            else:
+                within = np.array([_variance(each) for each in prior.distributions.values()])
+                apart = (means - weights @ means) ** 2
+                sizes.append(np.abs(means).max(axis=0))
+                constants.append(np.sqrt(weights @ (within + apart)))
             where = {secret: k for k, secret in enumerate(prior.distributions)}
             differences += [
                 np.abs(means[where[a]] - means[where[b]])
                 for a, b in self.pairs
                 if a in where and b in where
             ]
-        scales = self.query.scales
+        scales, features = self.query.scales, self.query.features
+        size: list[float | None] = (np.max(sizes, axis=0) * scales).tolist()
+        if self.prior_kind == "rows" and features is not None:
+            centred = [any(factor.center for factor in part.factors) for part in features.parts]
+            size = [None if far else value for far, value in zip(centred, size, strict=True)]
         return {
             "difference": (np.max(differences, axis=0) * scales).tolist(),
             "constant": (np.max(constants, axis=0) * scales).tolist(),
-            "size": (np.max(sizes, axis=0) * scales).tolist(),
+            "size": size,
         }
 
     def description(self) -> dict[str, Any]:
@@ -408,9 +435,14 @@ class Scenario:
             "clipped": self.clipped(),
         }
 
-    def key(self) -> str:
-        """Identify whose secret a ledger is about, whatever is asked of the data."""
-        return digest(canonical_json([dict(self.secret), sorted(self.secrets)]))
+    def ledger_keys(self) -> tuple[str, ...]:
+        """Keys of the secret; scenarios that share one are about the same secret.
+
+        They follow from its names: the column and the values of a share, whose size or state it is,
+        the columns of a group, the `name` of declared worlds. Never from widths, labels, the query,
+        the claim, the order of the rows, or single rows. Confidential.
+        """
+        return tuple(sorted({*declared_keys(self.secret), *self.more_keys}))
 
     def distributions_digest(self) -> str:
         """SHA-256 over every distribution.
@@ -430,6 +462,17 @@ class Scenario:
             f"Scenario(distribution={self.distribution!r}, n_secrets={len(self.secrets)}, "
             f"n_pairs={len(self.pairs)}, n_priors={len(self.priors)}, dim={self.dim})"
         )
+
+
+def _variance(distribution: Distribution) -> Floats:
+    """Variance of each coordinate under one secret."""
+    if isinstance(distribution, GaussianDistribution | GaussianMixture):
+        return np.diagonal(distribution.cov)
+    atoms = distribution.atoms()
+    if atoms is None:
+        return np.zeros(distribution.dim)
+    rows, counts = atoms
+    return np.asarray(np.average((rows - distribution.mean) ** 2, axis=0, weights=counts))
 
 
 def _from_tables(

@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Template volume: hide how many rows a business has."""
+"""Templates volume and supplier: hide how many rows a business, or one supplier of it, has."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from pufferslice.errors import ScenarioError
+from pufferslice.data.frames import Frame, complete_part
 from pufferslice.queries import Query
-from pufferslice.scenario.priors import Source, check_level
-from pufferslice.scenario.rows import FEWEST_ROWS, RowTable, size_differing, two_worlds
+from pufferslice.queries.conditions import Condition, conditions_of
+from pufferslice.queries.variation import near_matches
+from pufferslice.scenario.keys import share_keys
+from pufferslice.scenario.priors import Source
+from pufferslice.scenario.rows import (
+    RowTable,
+    Worlds,
+    check_kinds,
+    size_differing,
+    worlds_and_current,
+)
 
 if TYPE_CHECKING:
     from pufferslice.scenario.scenario import Scenario
+
+SMALLER: Final = "the smaller size"
+LARGER: Final = "the larger size"
 
 
 def from_volume(
@@ -32,23 +45,102 @@ def from_volume(
     by the hidden number. The noise is fitted to the rows of `moments_from`, as in
     `from_prevalence`. The number of rows is never printed. `name` says whose size it is.
     """
-    check_level(query, "table", "worlds")
+    return _of_size(
+        cls,
+        table,
+        query,
+        None,
+        name=name,
+        up_to=up_to,
+        ratio=ratio,
+        moments_from=moments_from,
+        source=source,
+    )
+
+
+def from_supplier(
+    cls: type["Scenario"],
+    table: object,
+    *,
+    column: str,
+    value: Any,  # a value or a condition
+    query: Query,
+    up_to: int,
+    ratio: float = 1.1,
+    moments_from: object = None,
+    source: Source | None = None,
+) -> "Scenario":
+    """Hide how many rows of a table one supplier, branch or customer has, among many others.
+
+    Their rows are those whose `column` has `value`; all other rows stay as they are, and the
+    statistics are of all rows together. Any two sizes of theirs within a `ratio` are hidden, up
+    to `up_to`, their own largest number of rows, which is public. The rest is as in `from_volume`:
+    totals and counts, and the number of rows of the table is neither checked nor printed, because
+    it would tell theirs.
+    """
+    ((_, condition),) = conditions_of("value", {column: value})
+    return _of_size(
+        cls,
+        table,
+        query,
+        (column, condition),
+        name=condition.on(column),
+        up_to=up_to,
+        ratio=ratio,
+        moments_from=moments_from,
+        source=source,
+    )
+
+
+def _of_size(
+    cls: type["Scenario"],
+    table: object,
+    query: Query,
+    whose: tuple[str, Condition] | None,
+    *,
+    name: str,
+    up_to: int,
+    ratio: float,
+    moments_from: object,
+    source: Source | None,
+) -> "Scenario":
     differing = size_differing(ratio, up_to)
-    rows = RowTable.of(table if moments_from is None else moments_from, query, up_to=up_to)
-    if len(rows.frame) < FEWEST_ROWS:
-        raise ScenarioError(f"a volume needs at least {FEWEST_ROWS} rows")
+    keys: list[str] = []
+
+    def worlds(table: object, *, is_checked: bool) -> Worlds:
+        rows = RowTable.of(table, query, is_checked=is_checked)
+        if whose is not None:  # a number of rows is also a share of them
+            keys.extend(share_keys(rows.frame, whose[0], [whose[1]]))
+        chosen, hint = _chosen(rows.frame, whose)
+        check_kinds({name: chosen}, hint)
+        both = rows.added(chosen, differing)
+        return Worlds(rows.query, dict(zip((SMALLER, LARGER), both, strict=True)))
+
     secret = {
         "size_of": name,
         "ratio": float(ratio),
         "up_to": int(up_to),
         "n_differing": differing.most,
     }
-    names = ("the smaller size", "the larger size")
     return cls.of_rows(
-        rows,
-        two_worlds(names, (np.zeros((1, query.dim)), rows.rows), rows, differing),
+        *worlds_and_current(worlds, table, moments_from),
         secret=secret,
         source=source or ("released_data" if moments_from is None else "held_out"),
-        origin="the mean and the covariance of the rows",
+        origin=f"the mean and the covariance of the rows of {name}",
         n_rows=None,
+        more_keys=keys,
     )
+
+
+def _chosen(frame: Frame, whose: tuple[str, Condition] | None) -> tuple[npt.NDArray[np.bool_], str]:
+    """Rows that are hidden, all without a condition, and a hint where there are none."""
+    if whose is None:
+        return np.ones(len(frame), dtype=np.bool_), ""
+    column, condition = whose
+    part, present = complete_part(frame, column)
+    chosen = np.zeros(len(frame), dtype=np.bool_)
+    if present.any():
+        chosen[present] = condition.flags(part, column)
+    if chosen.any() or condition.comparison != "equals" or not present.any():
+        return chosen, ""
+    return chosen, near_matches(column, str(condition.value), [part])

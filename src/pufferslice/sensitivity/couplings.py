@@ -113,6 +113,8 @@ class Recipe:
     noise_std: float = 0.0
     """Noise of the costs `delta` and `guess`; the cost of a guess is the delta at epsilon 0. With
     it, every other cost also keeps the candidate that is best for the guess."""
+    coupling: str = "independent"
+    """For sums of rows, the coupling of the two rows of a change."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(get_args(Effort), effort=self.effort)
@@ -207,6 +209,36 @@ def coupled_differences(
         return a[chosen] - b[chosen], shares
 
     return in_threads(differences, _instances(distributions, pairs))
+
+
+def coupled_ends(
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+) -> list[tuple[Floats, Floats, Floats]]:
+    """Return both atoms of each piece of the best coupling per instance, and its mass as a share.
+
+    Guarantee: the masses have exact marginals, up to the rounding of a division.
+    """
+
+    def ends(instance: "_Instance") -> tuple[Floats, Floats, Floats]:
+        pieces = instance.best(recipe)[0]
+        return (*instance.ends(pieces), pieces.masses / instance.total)
+
+    return in_threads(ends, _instances(distributions, pairs))
+
+
+def least_plan(first: FiniteDistribution, second: FiniteDistribution) -> Floats:
+    """Find the coupling of least mean squared distance: share of each two atoms.
+
+    Guarantee: the shares have exact marginals, up to the rounding of a division.
+    """
+    total = math.lcm(first.total, second.total)
+    masses = [each.counts * (total // each.total) for each in (first, second)]
+    flows, room = np.empty((2, second.n_samples, first.n_samples), dtype=np.int64)
+    squares = pair_squares(np.array(first.outputs), np.array(second.outputs))
+    transport(squares, masses[0], masses[1], flows, room)
+    return np.asarray(flows.T / total)
 
 
 class Pieces(NamedTuple):

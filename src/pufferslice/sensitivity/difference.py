@@ -30,6 +30,10 @@ class Difference(Protocol):
     """Kinds of priors that the kind of difference belongs to."""
     is_on_grid: ClassVar[bool]
     """Whether the bounds are about values on the grid of the release."""
+    is_by_mean_square: ClassVar[bool]
+    """Whether bounds on total variation follow from mean squared distances alone."""
+    converts_orders: ClassVar[bool]
+    """Whether divergences at some orders give epsilons that those at a delta do not improve."""
 
     @property
     def n_instances(self) -> int:
@@ -92,6 +96,38 @@ class Difference(Protocol):
 
     def source(self, found: str | None) -> str:
         """Say how the bound was found; `found` says how couplings were looked for."""
+
+    def is_coupled_as(self, coupling: str) -> bool:
+        """Whether the rows of a change meet as this coupling of rows says."""
+
+    def least_share(self, noise: Covariance) -> float | None:
+        """Share of noise of this shape below which no coupling could go; None without rows."""
+
+    def one_row_distance(self, noise: Covariance) -> float | None:
+        """Largest distance that exchanging one row moves the output; None if rows are no persons.
+
+        In deviations of the noise.
+        """
+
+
+class NotOfRows:
+    """A difference that does not say what one row adds."""
+
+    is_by_mean_square: ClassVar[bool] = False
+    converts_orders: ClassVar[bool] = True
+
+    def is_coupled_as(self, coupling: str) -> bool:
+        """Return true: what a recipe says of rows is not about this."""
+        del coupling
+        return True
+
+    def least_share(self, noise: Covariance) -> None:
+        """Return None: no rows are coupled."""
+        del noise
+
+    def one_row_distance(self, noise: Covariance) -> None:
+        """Return None: nothing is known of one row."""
+        del noise
 
 
 class NotOnSpheres:

@@ -29,6 +29,7 @@ from pufferslice.scenario.distributions import (
     GaussianMixture,
 )
 from pufferslice.sensitivity.coupling_kernels import transport
+from pufferslice.sensitivity.difference import NotOfRows
 from pufferslice.sensitivity.renyi import (
     CLAIM_ORDERS,
     GaussianSpectrum,
@@ -50,7 +51,7 @@ SCALING: Final = 4 * UNIT_ROUNDOFF
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
-class GaussianPairs:
+class GaussianPairs(NotOfRows):
     """Means and covariances under both secrets of every piece, in scaled coordinates.
 
     An instance with Gaussian distributions is one piece, one with mixtures several.

@@ -30,6 +30,8 @@ def broken_relations(
             yield "the evidence of the whole output is missing, and these priors have it"
     else:
         yield from full.differences.problems(scenario)
+        if full.recipe is not None and not full.differences.is_coupled_as(full.recipe.coupling):
+            yield "the rows of a change meet in another way in the evidence than it says"
     reach = None if full.differences is None else full.differences.reach()
     if reach is not None and full.from_range:
         yield from _of_range(full, float(reach.min()), scenario)

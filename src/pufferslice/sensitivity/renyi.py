@@ -276,6 +276,18 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     return np.asarray(np.where(no_delta, 0.0, np.maximum(direct, 0.0)))
 
 
+def released_delta(delta: float, epsilon: float, implementation_delta: float) -> float:
+    """Bound the delta of what is released at this epsilon, by noise that is not ideal.
+
+    Each of the two distributions is at most `implementation_delta` away from its ideal one.
+
+    >>> round(released_delta(1e-5, 0.0, 1e-6), 9)
+    1.2e-05
+    """
+    added = (1 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * implementation_delta
+    return min(1.0, delta + added)
+
+
 def improved_term(order: float, delta: float) -> float:
     """Term c of `improved_epsilon_joint`: what converting to `delta` adds; may be negative."""
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)

@@ -24,6 +24,7 @@ from pufferslice.scenario.distributions import (
     SampledDistribution,
     equal_distributions,
 )
+from pufferslice.scenario.occupancy import SlotDistribution
 from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.bands import (
@@ -554,9 +555,15 @@ def _sampled_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> 
     return Full(dim=query.dim, differences=tables, from_range=True, shape=shape)
 
 
-def _row_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> Full:
-    first, second = _all(compared.distributions, RowDistribution)
-    return Full(dim=compared.scenario.dim, differences=RowDifference.of(first, second), shape=shape)
+def _row_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
+    differences = RowDifference.of(
+        _all(compared.distributions, RowDistribution),
+        compared.pairs,
+        coupling=recipe.coupling,
+        shape=shape,
+        layered=True,
+    )
+    return Full(dim=compared.scenario.dim, differences=differences, shape=shape, recipe=recipe)
 
 
 def _finite_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
@@ -607,6 +614,7 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     GaussianDistribution: _gaussian_full,
     GaussianMixture: _gaussian_full,
     RowDistribution: _row_full,
+    SlotDistribution: _row_full,
 }
 """Functions that compute differences of the whole output, by type of distribution."""
 

@@ -18,6 +18,7 @@ from pufferslice._core.kernels import kernel
 from pufferslice._core.search import smallest_epsilons
 from pufferslice._core.threads import Progress, in_threads, n_cores, silent
 from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.difference import NotOfRows
 from pufferslice.sensitivity.kernels import (
     HEADROOM,
     MANTISSA_BITS,
@@ -325,7 +326,7 @@ class GapTables(DistanceTables):
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
-class MatchingTables(DistanceTables):
+class MatchingTables(DistanceTables, NotOfRows):
     """Distances in all dimensions, one coupling per `slice`: they bound the whole output."""
 
     name: ClassVar[str] = "couplings"

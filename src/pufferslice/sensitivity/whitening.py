@@ -4,6 +4,7 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, final
 
 import attrs
@@ -11,6 +12,7 @@ import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice._core.checks import check_above, check_finite
+from pufferslice._core.files import digest
 from pufferslice._core.kernels import kernel
 from pufferslice._core.sampler import SIGMA_INT
 from pufferslice.errors import ArgumentError
@@ -21,12 +23,18 @@ MOST_STRETCH: Final = 2.0**40
 
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _UP: Final = 1 + 2.0**-40
+_MANTISSA: Final = 53
+"""Bits of the integer in a float."""
+_SMALL: Final = 64
+"""Largest dimension in which a triangle is inverted entry by entry."""
+_MOST_EXACT: Final = 512
+"""Largest dimension in which the norm of a matrix is computed from its singular values."""
 _MOST_CORNERS: Final = 14
 """Largest dimension in which boxes are measured corner by corner."""
 
 
 @final
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, slots=False)
 class Shape:
     r"""The shape of noise $\sigma A^{-1} \xi$ with $\xi \sim N(0, I)$, by its whitening matrix A.
 
@@ -51,8 +59,11 @@ class Shape:
                 "the whitening matrix of a shape must be lower triangular with a positive "
                 "diagonal; use Shape.of_covariance(...)"
             )
-        stretch = np.linalg.norm(matrix, 2) * np.linalg.norm(self.coloring, 2)
-        if not stretch <= MOST_STRETCH:
+        # Frobenius norms are no smaller than those that count, and mostly small enough.
+        rough = np.linalg.norm(matrix) * np.linalg.norm(self.coloring)
+        if not rough <= MOST_STRETCH and not (
+            np.linalg.norm(matrix, 2) * np.linalg.norm(self.coloring, 2) <= MOST_STRETCH
+        ):
             raise ArgumentError(
                 "the shape is nearly singular: the noise of one direction would be more than "
                 f"{MOST_STRETCH:.1e} times that of another. Use a larger guard, or other scales"
@@ -72,28 +83,54 @@ class Shape:
             raise ArgumentError(
                 "a covariance of noise must be positive definite: noise hides every direction"
             ) from None
-        return cls(whitening=_inverse(np.asarray(factor, dtype=np.float64)))
+        return cls(whitening=triangle_inverse(np.asarray(factor, dtype=np.float64)))
+
+    @classmethod
+    def of_packed(cls, values: Any, dim: int) -> "Shape":  # whatever numpy can read
+        """Build the shape from what `packed` gives."""
+        entries, matrix = locked(values), np.zeros((dim, dim))
+        if entries.shape not in {(dim,), (dim * (dim + 1) // 2,)}:
+            raise ArgumentError(
+                f"a packed matrix of {dim} coordinates must be its diagonal or its lower triangle"
+            )
+        matrix[np.diag_indices(dim) if len(entries) == dim else np.tril_indices(dim)] = entries
+        return cls(whitening=matrix)
+
+    @property
+    def packed(self) -> Floats:
+        """Lower triangle of the whitening matrix, row by row; its diagonal if that is all."""
+        diagonal = np.diagonal(self.whitening)
+        if np.count_nonzero(self.whitening) == self.dim:
+            return diagonal.copy()
+        return np.asarray(self.whitening[np.tril_indices(self.dim)])
+
+    def digest(self) -> str:
+        """SHA-256 of the packed matrix."""
+        packed = self.packed
+        return digest(f"{self.dim} {len(packed)}".encode(), packed.astype("<f8").tobytes())
 
     @property
     def dim(self) -> int:
         """Number of coordinates."""
         return len(self.whitening)
 
-    @property
+    @cached_property
     def coloring(self) -> Floats:
         """Inverse of the whitening matrix, rounded: it maps noise back."""
-        return _inverse(self.whitening)
+        return locked(triangle_inverse(self.whitening))
 
-    @property
+    @cached_property
     def covariance(self) -> Floats:
         """Covariance of the noise for a standard deviation of 1."""
-        coloring = self.coloring
-        return np.asarray(coloring @ coloring.T)
+        return locked(self.coloring @ self.coloring.T)
 
-    @property
+    @cached_property
     def stretch(self) -> float:
-        """Largest factor by which whitening lengthens a difference, rounded up."""
-        return float(np.linalg.norm(self.whitening, 2)) * _UP
+        """Bound on the factor by which whitening lengthens a difference; large ones are rough."""
+        if self.dim <= _MOST_EXACT:
+            return float(np.linalg.norm(self.whitening, 2)) * _UP
+        by_sums = np.linalg.norm(self.whitening, 1) * np.linalg.norm(self.whitening, np.inf)
+        return min(math.sqrt(by_sums), float(np.linalg.norm(self.whitening))) * _UP
 
     def stds(self, noise_std: float) -> Floats:
         """Standard deviation of the noise of each coordinate, in scaled coordinates."""
@@ -165,6 +202,12 @@ class Covariance:
         return np.eye(self.dim) if self.shape is None else self.shape.whitening
 
     @property
+    def covariance(self) -> Floats:
+        """Covariance of the noise as it is added, in scaled coordinates, shape (dim, dim)."""
+        shaped = np.eye(self.dim) if self.shape is None else self.shape.covariance
+        return np.asarray(self.std**2 * shaped)
+
+    @property
     def stds(self) -> Floats:
         """Standard deviation of each coordinate, in scaled coordinates."""
         return np.full(self.dim, self.std) if self.shape is None else self.shape.stds(self.std)
@@ -178,10 +221,31 @@ def _check_square(**named: Floats) -> None:
 
 
 def _product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:
+    """Multiply exactly, as integers over common denominators."""
+    below = math.lcm(*(value.denominator for value in values))
+    numbers = [value.numerator * (below // value.denominator) for value in values]
+    fractions, powers = np.frexp(matrix)
+    least = int(powers[matrix != 0].min(initial=0)) - _MANTISSA
+    digits = (fractions * 2.0**_MANTISSA).astype(np.int64).tolist()
+    shifts = np.where(matrix != 0, powers - _MANTISSA - least, 0).tolist()
+    unit = Fraction(2) ** least / below
     return [
-        sum((Fraction(a) * x for a, x in zip(row, values, strict=True) if a), Fraction(0))
-        for row in matrix.tolist()
+        unit * sum((a * x) << shift for a, x, shift in zip(row, numbers, by, strict=True) if a)
+        for row, by in zip(digits, shifts, strict=True)
     ]
+
+
+def triangle_inverse(matrix: Floats) -> Floats:
+    """Invert a lower triangular matrix, large ones by halves."""
+    dim, half = len(matrix), len(matrix) // 2
+    if dim <= _SMALL:
+        return _inverse(matrix)
+    inverse = np.zeros((dim, dim))
+    inverse[:half, :half] = triangle_inverse(matrix[:half, :half].copy())
+    inverse[half:, half:] = triangle_inverse(matrix[half:, half:].copy())
+    mixed = matrix[half:, :half] @ inverse[:half, :half]
+    inverse[half:, :half] = -inverse[half:, half:] @ mixed
+    return inverse
 
 
 @kernel

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of a training run: every noisy step and checkpoint, in one SQLite file.
+"""The ledger of a training run: every noisy step and checkpoint, in a file like any ledger.
 
 A step is recorded before its noise is drawn, with a tag that reveals only whether the sums of a
 repeated step are the same. A step that is taken twice with the same sums gets the same noise and
 reveals nothing new; with other sums it is refused.
 """
 
-import contextlib
 import os
-import sqlite3
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
-from pufferslice._core.databases import database_problem, make_database, open_database
 from pufferslice.errors import LedgerError, RewindError
-
-VERSION: Final = 2
+from pufferslice.releases.ledger import Ledger, Transaction
+from pufferslice.releases.states import Book, Checkpointed, RecordedRun
+from pufferslice.releases.storage import SqliteFile
 
 NEW_RUN: Final = (
     "start a new run in another folder; runs over the same data compose with "
@@ -25,43 +21,11 @@ NEW_RUN: Final = (
 )
 """The remedy in messages about a run that cannot continue."""
 
-_WAIT_SECONDS: Final = 30.0
-_INHERITED: Final[list[sqlite3.Connection | None]] = []
-_TABLES: Final = f"""
-CREATE TABLE run_ledger (version INTEGER NOT NULL);
-INSERT INTO run_ledger VALUES ({VERSION});
-CREATE TABLE runs (
-    run TEXT PRIMARY KEY, plan TEXT NOT NULL, n_steps INTEGER NOT NULL, taken INTEGER
-);
-CREATE TABLE steps (step INTEGER PRIMARY KEY, tag TEXT NOT NULL);
-CREATE TABLE checkpoints (
-    position INTEGER PRIMARY KEY, step INTEGER NOT NULL, digest TEXT NOT NULL
-);
-"""  # noqa: S608 - the version is our own number
 _NEXT_STEP: Final = "SELECT COALESCE(MAX(step) + 1, 0) FROM steps"
 _NEW_STEP: Final = f"""
-INSERT INTO steps SELECT :step, :tag
-WHERE :step = ({_NEXT_STEP}) AND :step < (SELECT n_steps FROM runs WHERE taken IS NULL)
+INSERT INTO steps SELECT ?1, ?2
+WHERE ?1 = ({_NEXT_STEP}) AND ?1 < ?3 AND NOT EXISTS (SELECT 1 FROM events WHERE kind = 'finished')
 """  # noqa: S608 - made of constants
-
-
-class Checkpointed(NamedTuple):
-    """A checkpoint that was written."""
-
-    step: int
-    """Number of steps taken before it, which is the next step to take."""
-    digest: str
-
-
-class RecordedRun(NamedTuple):
-    """The run of a ledger."""
-
-    name: str
-    plan: str
-    """Digest of its plan."""
-    n_steps: int
-    taken: int | None
-    """Number of steps taken when the run ended; None while it is unfinished."""
 
 
 @final
@@ -80,45 +44,42 @@ class RunLedger:
     >>> ledger.close()
     """
 
-    __slots__ = ("_connection", "_lock", "_process", "path")
+    __slots__ = ("_ledger", "_n_steps", "_storage", "path")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._connection: sqlite3.Connection | None = None
-        self._process = os.getpid()
-        self._lock = threading.RLock()
+        self._storage = SqliteFile(self.path, is_quick=True)
+        self._ledger = Ledger(self._storage)
+        self._n_steps: int | None = None
 
     def make(self) -> None:
         """Make the file if there is none; a run that is killed now has a ledger without a run."""
-        with self._told():
-            make_database(self.path, lambda connection: connection.executescript(_TABLES))
+        self._ledger.make()
 
     def holds_run(self) -> bool:
         """Whether there is a ledger, and a run was started in it."""
-        if not self.path.exists():
-            return False
-        with self._open() as connection:
-            return connection.execute("SELECT 1 FROM runs").fetchone() is not None
+        return self._ledger.book().run is not None
 
     def start(self, run: str, plan_digest: str, n_steps: int) -> None:
         """Record that a run of a plan begins; repeating the call does no harm."""
-        self.make()
-        with self._transaction() as connection:
-            row = connection.execute("SELECT run, plan, n_steps FROM runs").fetchone()
-            if row is None:
-                values = (run, plan_digest, int(n_steps))
-                connection.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", values)
-            elif row[0] != run:
-                raise LedgerError(f"run ledger {str(self.path)!r} is of run {row[0]}, not of {run}")
-            elif row[1:] != (plan_digest, n_steps):
+
+        def work(transaction: Transaction) -> None:
+            known = transaction.book.run
+            if known is None:
+                transaction.append("started", run=run, plan=plan_digest, n_steps=int(n_steps))
+            elif known.name != run:
+                raise LedgerError(f"ledger {str(self.path)!r} is of run {known.name}, not of {run}")
+            elif known[1:3] != (plan_digest, n_steps):
                 raise LedgerError(f"run {run} follows another plan; a new plan needs a new run")
             else:
-                self._unfinished(connection)
+                self._unfinished(transaction.book)
+
+        self.make()
+        self._ledger.change(work, is_durable=False)
 
     def run(self) -> RecordedRun:
         """The run, and whether it is finished."""
-        with self._open() as connection:
-            return self._run(connection)
+        return self._run(self._ledger.book())
 
     def record_step(self, step: int, tag: str) -> None:
         """Record a step before its noise is drawn; the same step with the same tag is a replay.
@@ -126,15 +87,17 @@ class RunLedger:
         Raises `RewindError` if the step was taken with other sums, and `LedgerError` if it is not
         the next one, lies outside the plan, or the run is finished.
         """
-        with self._open() as connection:
-            if connection.execute(_NEW_STEP, {"step": int(step), "tag": tag}).rowcount == 1:
-                return
-        with self._transaction() as connection:
-            run = self._unfinished(connection)
+        if self._n_steps is None:
+            self._n_steps = self.run().n_steps
+        if self._storage.run(_NEW_STEP, (int(step), tag, self._n_steps)) == 1:
+            return
+
+        def work(transaction: Transaction) -> None:
+            run = self._unfinished(transaction.book)
             query = "SELECT tag FROM steps WHERE step = ?"
-            row = connection.execute(query, (int(step),)).fetchone()
+            row = transaction.execute(query, (int(step),)).fetchone()
             if row is None:
-                raise _wrong_step(connection, run, step)
+                raise _wrong_step(transaction, run, step)
             if row[0] != tag:
                 raise RewindError(
                     f"step {step} was taken before with other sums: the data, the model or the "
@@ -142,68 +105,75 @@ class RunLedger:
                     f"checkpoint on the machine that wrote it, or {NEW_RUN}"
                 )
 
+        self._ledger.change(work, is_durable=False)
+
     def record_checkpoint(self, step: int, digest: str) -> None:
         """Record a checkpoint after its file was written; all steps so far are then durable.
 
         `step` is the number of steps taken before it. After a crash in between, the file is ahead
         of the ledger, and `check_resume` accepts it.
         """
-        with self._transaction(durable=True) as connection:
-            run = self._unfinished(connection)
-            if step > _next_step(connection):
-                raise _wrong_step(connection, run, step)
-            query = "INSERT INTO checkpoints (step, digest) VALUES (?, ?)"
-            connection.execute(query, (int(step), digest))
+
+        def work(transaction: Transaction) -> None:
+            run = self._unfinished(transaction.book)
+            if step > _next_step(transaction):
+                raise _wrong_step(transaction, run, step)
+            transaction.append("checkpointed", step=int(step), digest=digest)
+
+        self._ledger.change(work)
 
     def latest_checkpoint(self) -> Checkpointed | None:
         """The checkpoint that was written last, if any."""
-        with self._open() as connection:
-            self._run(connection)
-            return _latest(connection)
+        book = self._ledger.book()
+        self._run(book)
+        return _latest(book)
 
     def check_resume(self, step: int, digest: str) -> None:
         """Raise `RewindError` unless the checkpoint is the latest, or no step came after it."""
-        with self._transaction() as connection:
-            run = self._unfinished(connection)
-            if _latest(connection) == (step, digest):
-                return
-            query = "SELECT 1 FROM checkpoints WHERE digest = ?"
-            is_known = connection.execute(query, (digest,)).fetchone() is not None
-            if not is_known and step == _next_step(connection):
-                return
-        raise RewindError(
-            f"this is not the latest checkpoint of run {run.name}: it was saved at step {step}, "
-            f"and training continued from there. Resume from the latest one, or {NEW_RUN}"
-        )
+
+        def work(transaction: Transaction) -> RecordedRun | None:
+            book = transaction.book
+            run = self._unfinished(book)
+            is_known = any(digest == each.digest for each in book.checkpoints)
+            is_next = not is_known and step == _next_step(transaction)
+            return None if is_next or _latest(book) == (step, digest) else run
+
+        run = self._ledger.change(work, is_durable=False)
+        if run is not None:
+            raise RewindError(
+                f"this is not the latest checkpoint of run {run.name}: it was saved at step "
+                f"{step}, and training continued from there. Resume from the latest one, or "
+                f"{NEW_RUN}"
+            )
 
     def finish(self, n_steps: int) -> None:
         """Record that the run ended after `n_steps` steps; repeating the call does no harm."""
-        with self._transaction(durable=True) as connection:
-            run = self._run(connection)
-            if run.taken != n_steps:
-                self._unfinished(connection)
+
+        def work(transaction: Transaction) -> None:
+            run = self._run(transaction.book)
+            if run.taken == n_steps:
+                return
+            self._unfinished(transaction.book)
             if n_steps > run.n_steps:
                 raise LedgerError(
                     f"run {run.name} has a plan of {run.n_steps} steps; it cannot have {n_steps}"
                 )
-            connection.execute("UPDATE runs SET taken = ?", (int(n_steps),))
+            transaction.append("finished", taken=int(n_steps))
+
+        self._ledger.change(work)
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        with self._lock:
-            self._leave_inherited()
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+        self._n_steps = None
+        self._storage.close()
 
-    def _run(self, connection: sqlite3.Connection) -> RecordedRun:
-        row = connection.execute("SELECT run, plan, n_steps, taken FROM runs").fetchone()
-        if row is None:
-            raise LedgerError(f"run ledger {str(self.path)!r} holds no run; start one")
-        return RecordedRun(*row)
+    def _run(self, book: Book) -> RecordedRun:
+        if book.run is None:
+            raise LedgerError(f"ledger {str(self.path)!r} holds no run; start one")
+        return book.run
 
-    def _unfinished(self, connection: sqlite3.Connection) -> RecordedRun:
-        run = self._run(connection)
+    def _unfinished(self, book: Book) -> RecordedRun:
+        run = self._run(book)
         if run.taken is not None:
             raise LedgerError(
                 f"run {run.name} ended after {run.taken} of {run.n_steps} steps, and its key is "
@@ -211,81 +181,19 @@ class RunLedger:
             )
         return run
 
-    @contextlib.contextmanager
-    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """Write all or nothing, with no other writer in between; flush to the disk if `durable`."""
-        with self._open() as connection:
-            if durable:
-                connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            else:
-                connection.execute("COMMIT")
-            finally:
-                connection.execute("PRAGMA synchronous = NORMAL")
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        with self._told(), self._lock:
-            self._leave_inherited()
-            if self._connection is None:
-                self._connection = _connect(self.path)
-            yield self._connection
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Raise what goes wrong inside as an error of this ledger."""
-        try:
-            yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            self.close()
-            reason = database_problem(self.path, error)
-            raise LedgerError(f"run ledger {str(self.path)!r} cannot be used: {reason}") from error
-
-    def _leave_inherited(self) -> None:
-        """Neither use nor close a connection of the parent process: either may damage the file."""
-        if self._process != os.getpid():
-            _INHERITED.append(self._connection)
-            self._connection, self._process = None, os.getpid()
+def _next_step(transaction: Transaction) -> int:
+    return int(transaction.execute(_NEXT_STEP).fetchone()[0])
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = open_database(
-        path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        (version,) = connection.execute("SELECT version FROM run_ledger").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    if version != VERSION:
-        connection.close()
-        raise LedgerError(
-            f"run ledger {str(path)!r} has version {version!r}, this program reads {VERSION}"
-        )
-    return connection
+def _latest(book: Book) -> Checkpointed | None:
+    return book.checkpoints[-1] if book.checkpoints else None
 
 
-def _next_step(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(_NEXT_STEP).fetchone()[0])
-
-
-def _latest(connection: sqlite3.Connection) -> Checkpointed | None:
-    query = "SELECT step, digest FROM checkpoints ORDER BY position DESC LIMIT 1"
-    row = connection.execute(query).fetchone()
-    return None if row is None else Checkpointed(*row)
-
-
-def _wrong_step(connection: sqlite3.Connection, run: RecordedRun, step: int) -> LedgerError:
+def _wrong_step(transaction: Transaction, run: RecordedRun, step: int) -> LedgerError:
     if step >= run.n_steps:
         return LedgerError(f"the plan of run {run.name} has {run.n_steps} steps, got step {step}")
     return LedgerError(
-        f"the next step of run {run.name} is {_next_step(connection)}, got step {step}. If the "
+        f"the next step of run {run.name} is {_next_step(transaction)}, got step {step}. If the "
         f"ledger is older than the checkpoint, {NEW_RUN}"
     )

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of rows: verified from evidence and data, and every tampering refused."""
+
+import copy
+import math
+
+import attrs
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from tests.certificate.conftest import changes, issued
+from tests.certificate.test_verify import is_free, with_scenario
+from tests.json_edits import inner, put, statement_of
+from tests.row_scenarios import EARLIER, GUESS, LOADS, MADE, made, prevalence
+
+from pufferslice import Guarantee, certify_release, verify
+from pufferslice.certificate import Certificate
+from pufferslice.certificate.release import CertificateOptions
+from pufferslice.certificate.verify import UNCHECKED
+from pufferslice.errors import PuffersliceError
+from pufferslice.scenario.occupancy import stated_changes
+from pufferslice.sensitivity.rows import RowDifference, are_moments_of_same_rows
+
+pytestmark = pytest.mark.soundness
+
+KINDS = list(MADE)
+
+
+@pytest.fixture(scope="module")
+def row_certificates():
+    return {kind: made(kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_verifies_from_evidence_and_from_data(row_certificates, kind):
+    scenario, certificate = row_certificates[kind]
+    assert verify(certificate).problems == ()
+    assert verify(certificate, scenario=scenario).problems == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_proved(row_certificates, kind):
+    pytest.importorskip("flint")
+    _, certificate = row_certificates[kind]
+    proof = verify(certificate, rigorous=True).proof
+    assert proof.outcome == "proved"
+    assert any("mean_square" in finding.stated for finding in proof.findings)
+
+
+def test_bits_are_proved_and_fewer_refuted():
+    pytest.importorskip("flint")
+    certificate = certify_release(prevalence(), Guarantee.information(bits=0.3))
+    assert verify(certificate, rigorous=True).holds
+    from pufferslice.certificate.rigorous import prove
+
+    statement = certificate.statement.model_copy(
+        update={"mean_square": certificate.statement.mean_square * 0.99}
+    )
+    assert prove(attrs.evolve(certificate, statement=statement)).outcome == "refuted"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_changed_field_is_noticed_though_the_digest_fits(row_certificates, kind):
+    _, certificate = row_certificates[kind]
+    values = certificate.statement.to_json()
+    reversed_lists = (
+        (path, statement_of(put(values, path, value[::-1])))
+        for path, value in inner(values)
+        if isinstance(value, list) and value != value[::-1]
+    )
+    missed = {
+        path
+        for path, statement in (*changes(certificate.statement), *reversed_lists)
+        if verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+    }
+    missed = {path for path in missed if path[0] != "deltas" or certificate.statement.views}
+    assert {path for path in missed if not is_free(path, certificate.statement)} == set()
+    assert {".".join(map(str, path)).split(".0")[0] for path in missed} <= set(UNCHECKED)
+
+
+def changed_arrays(rows):
+    """One entry of each array changed, up and down, kept symmetric where the array is."""
+    for name, array in rows.arrays().items():
+        for position in sorted({0, array.size // 2, max(0, array.size - 1)} if array.size else ()):
+            for factor in (0.5, 0.999, 1.001, 2.0):
+                other = array.astype(float)
+                other.flat[position] = array.flat[position] * factor + (factor - 1) * 0.01
+                if other.ndim > 2 and other.shape[-1] == other.shape[-2]:
+                    place = np.unravel_index(position, other.shape)
+                    other[(*place[:-2], place[-1], place[-2])] = other.flat[position]
+                if array.dtype.kind == "i":
+                    other = np.rint(other).astype(array.dtype)
+                if (other != array).any():
+                    yield f"{name}[{position}] * {factor}", {name: other}
+        if len(array):
+            yield f"{name}, none of it", {name: array[:0]}
+
+
+def forgeries(certificate):
+    """The certificate with other arrays in its evidence, and a digest that fits."""
+    full = certificate.evidence.full
+    for what, arrays in changed_arrays(full.differences):
+        changed = attrs.evolve(full.differences, **arrays)
+        yield what, attrs.evolve(certificate.evidence, full=attrs.evolve(full, differences=changed))
+
+
+def plain_guess(evidence, noise_std):
+    """Right guesses of the evidence by the formula of the second moment, in plain numpy."""
+    rows, full = evidence.full.differences, evidence.full
+    whitening = np.eye(full.dim) if full.shape is None else full.shape.whitening
+    largest = 0.0
+    for i, (a, _) in enumerate(rows.pairs):
+        shift = np.kron(np.eye(rows.n_periods), rows.means[1:] - rows.means[0])
+        moment = shift.T @ rows.squares[i] @ shift
+        counts = rows.counts[i]
+        if rows.shares.shape[1] or len(rows.coupled):
+            moment = moment + counts[0, a] * rows.changes[i].cov
+        else:
+            for j, of_period in enumerate(counts):
+                cov = sum(n * cov for n, cov in zip(of_period, rows.covs, strict=True))
+                moment = moment + np.kron(np.diag(np.arange(len(counts)) == j).astype(float), cov)
+        largest = max(largest, np.trace(whitening @ moment @ whitening.T) / noise_std**2)
+    return float(ndtr(math.sqrt(largest) / 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plain_guess_is_the_certified_one(row_certificates, kind):
+    _, certificate = row_certificates[kind]
+    plain = plain_guess(certificate.evidence, certificate.noise_std)
+    assert plain <= certificate.guess == pytest.approx(plain, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_evidence_is_noticed_or_leaves_the_claim_true(row_certificates, kind):
+    """From the evidence alone, with the statement as it was issued."""
+    _, certificate = row_certificates[kind]
+    n_noticed = 0
+    for what, evidence in forgeries(certificate):
+        statement = certificate.statement.model_copy(update={"evidence_digest": evidence.digest()})
+        if not verify(Certificate(statement=statement, evidence=evidence)).holds:
+            n_noticed += 1
+            continue
+        assert plain_guess(evidence, certificate.noise_std) <= certificate.guess + 1e-9, what
+    assert n_noticed > 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_evidence_is_noticed_from_the_data(row_certificates, kind):
+    """The statement is that of the changed evidence: only the data can refute it."""
+    scenario, certificate = row_certificates[kind]
+    n_issued = 0
+    for what, evidence in forgeries(certificate):
+        try:
+            options = {"noise_std": certificate.noise_std}
+            forged = issued(evidence, certificate.statement, **options)
+        except (PuffersliceError, ValueError, LookupError):
+            continue
+        n_issued += 1
+        assert not verify(forged, scenario=scenario).holds, what
+    assert n_issued > 3
+
+
+SECRETS = {
+    "independent": [
+        {"within": 0.1, "n_differing": 20},
+        {"n_rows": 400, "n_differing": 20},
+        {"n_rows": 400},
+        {"within": 0.1},
+        {"n_differing": 9},
+    ],
+    "random number": [{"n_rows": 400, "n_differing": 20}, {"within": 0.06, "n_differing": 12}],
+    "several kinds": [{"within": 0.1, "n_differing": 20}],
+    "volume": [
+        {"ratio": 1.2, "n_differing": 36},
+        {"up_to": 440, "n_differing": 40},
+        {"up_to": 440},
+        {"ratio": 1.2},
+    ],
+    "supplier": [{"up_to": 160, "n_differing": 32}],
+    "chain": [
+        {"positions": [[4, 7]]},
+        {"positions": [[5, 5], [6, 6]]},
+        {"positions": [[5, 12]]},
+        {"periods": [0] * 24},
+        {"chains": {"chain": {"transition": [[0.99, 0.01], [0.01, 0.99]], "start": [0.5, 0.5]}}},
+        {"chains": {}},
+    ],
+    "weeks": [{"periods": [0] * 12}, {"periods": [0, 1] * 6}, {"periods": [0] * 5 + [1] * 7}],
+    "turning": [{"is_stationary": False}, {"is_stationary": 1}],
+    "rooms": [{"positions": [[3, 3], [7, 9]]}, {"positions": [[8, 9], [3, 3]]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "secret"), [(kind, change) for kind, some in SECRETS.items() for change in some]
+)
+def test_a_secret_with_more_rows_than_the_evidence_has(row_certificates, kind, secret):
+    """Changed in the statement and in the evidence, where both fit one another."""
+    _, certificate = row_certificates[kind]
+    stated = certificate.evidence.scenario["secret"]
+    forged = with_scenario(certificate, secret={**stated, **secret})
+    problems = verify(forged).problems
+    if kind == "turning" and secret["is_stationary"] is False:
+        # Its start is stated as well, and is that of the stationary chain.
+        needed = next(stated_changes({**stated, **secret}, ["chain"]))
+        assert (needed[0] <= certificate.evidence.full.differences.counts[0] * (1 + 1e-9)).all()
+    else:
+        assert problems
+
+
+@pytest.mark.parametrize("word", ["independent", "transport", "cells:site", "cells:", "other"])
+@pytest.mark.parametrize("kind", ["independent", "cells", "transport", "volume", "chain"])
+def test_another_coupling_than_that_of_the_numbers(row_certificates, kind, word):
+    _, certificate = row_certificates[kind]
+    full = certificate.evidence.full
+    if full.recipe.coupling == word or (kind == "cells" and word.startswith("cells")):
+        return
+    recipe = attrs.evolve(full.recipe, coupling=word)
+    try:
+        evidence = attrs.evolve(certificate.evidence, full=attrs.evolve(full, recipe=recipe))
+        forged = issued(evidence, certificate.statement)
+    except PuffersliceError:
+        return
+    assert any("in another way" in problem for problem in verify(forged).problems)
+
+
+def test_a_label_that_no_query_has(row_certificates):
+    scenario, certificate = row_certificates["cells"]
+    full = certificate.evidence.full
+    recipe = attrs.evolve(full.recipe, coupling="cells:age")
+    evidence = attrs.evolve(certificate.evidence, full=attrs.evolve(full, recipe=recipe))
+    forged = issued(evidence, certificate.statement)
+    assert verify(forged, scenario=scenario).problems
+
+
+@pytest.mark.parametrize("change", ["source", "clip", "n_rows", "value", "within", "design"])
+def test_data_of_another_scenario(row_certificates, change):
+    _, certificate = row_certificates["independent"]
+    options = {
+        "source": {"source": "public_model"},
+        "clip": {"query": None},
+        "n_rows": {"n_rows": 201},
+        "value": {"value": "no"},
+        "within": {"within": 0.04},
+        "design": {"design": "independent"},
+    }[change]
+    if change == "clip":
+        from tests.row_scenarios import CLIP, queries
+
+        wider = {**CLIP, "age": (0, 128)}
+        options = {
+            "query": queries.join(
+                queries.summary(mean=["age", "cost"], clip=wider),
+                queries.contingency_table({"site": ["a", "b"]}, statistic="rate"),
+            )
+        }
+    assert verify(certificate, scenario=prevalence(**options)).problems
+
+
+class TestOtherRows:
+    """From the data: rows in another order are the same rows, and one other row is noticed."""
+
+    @pytest.mark.parametrize("kind", ["independent", "cells", "transport", "several kinds"])
+    def test_any_order(self, row_certificates, kind):
+        make, options, _ = MADE[kind]
+        places = np.random.default_rng(3).permutation(len(EARLIER))
+        shuffled = make(**(options | {"moments_from": EARLIER.take(places)}))
+        assert verify(row_certificates[kind][1], scenario=shuffled).problems == ()
+
+    def test_slots_in_any_order(self, row_certificates):
+        make, options, _ = MADE["rooms"]
+        places = np.random.default_rng(3).permutation(len(LOADS))
+        shuffled = make(**(options | {"loads": LOADS.take(places)}))
+        assert verify(row_certificates["rooms"][1], scenario=shuffled).problems == ()
+
+    @pytest.mark.parametrize("kind", ["independent", "cells", "transport", "volume"])
+    def test_one_other_row(self, row_certificates, kind):
+        make, options, _ = MADE[kind]
+        costs = np.array(EARLIER["cost"]).copy()
+        costs[7] += 0.01
+        other = EARLIER.set_column(3, "cost", [costs])
+        if kind == "volume":
+            other = other.take(np.arange(59))
+        scenario = make(**(options | {"moments_from": other}))
+        assert verify(row_certificates[kind][1], scenario=scenario).problems
+
+    def test_numbers_that_differ_by_more_than_sums_do(self, row_certificates):
+        rows = row_certificates["cells"][1].evidence.full.differences
+        assert are_moments_of_same_rows(rows, rows)
+        for name, array in rows.arrays().items():
+            if not array.size or array.dtype.kind == "i":
+                continue
+            near, far = (
+                attrs.evolve(rows, **{name: array * (1 + share)}) for share in (1e-15, 1e-8)
+            )
+            assert are_moments_of_same_rows(rows, near), name
+            assert not are_moments_of_same_rows(rows, far), name
+        assert not are_moments_of_same_rows(rows, attrs.evolve(rows, coupled=rows.covs[:1]))
+
+    @pytest.mark.parametrize("kind", ["cells", "independent", "weeks"])
+    def test_the_raise_is_above_what_is_taken_for_the_same(self, row_certificates, kind):
+        """All moments off by as much as is accepted, in the worst direction, exactly computed."""
+        rows = row_certificates[kind][1].evidence.full.differences
+        rng = np.random.default_rng(4)
+        for _ in range(50):
+            off = rng.choice([-1, 1], rows.means.shape) * rows.spans * 2.0**-35
+            root = rng.choice([-1, 1], (len(rows.covs), rows.n_features)) * rows.spans
+            more = root[:, :, None] * root[:, None, :] * 2.0**-35
+            true = attrs.evolve(
+                rows,
+                means=rows.means + off,
+                covs=rows.covs + more,
+                cell_means=rows.cell_means + off[:, None],
+            )
+            assert are_moments_of_same_rows(rows, true)
+            for stored, needed in zip(rows.second_moments, unraised(true), strict=True):
+                assert np.linalg.eigvalsh(stored - needed)[0] > 0
+
+
+def unraised(rows):
+    """Second moments without what is added for rounding."""
+    shift = np.kron(np.eye(rows.n_periods), rows.means[1:] - rows.means[0])
+    for i, (counts, squares) in enumerate(zip(rows.counts, rows.squares, strict=True)):
+        moment = shift.T @ squares @ shift
+        for j, of_period in enumerate(counts):
+            if rows.is_coupled:
+                cov = of_period.max() * rows.changes[i].cov
+            else:
+                cov = np.einsum("x,xfg->fg", of_period, rows.covs)
+            moment += np.kron(np.diag(np.arange(len(counts)) == j).astype(float), cov)
+        yield moment
+
+
+class TestNoise:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_little_less_than_certified(self, row_certificates, kind):
+        _, certificate = row_certificates[kind]
+        values = copy.deepcopy(certificate.statement.to_json())
+        noise, factor = values["noise"], 1 - 6e-10
+        noise["std"], noise["grid"] = noise["std"] * factor, noise["grid"] * factor
+        noise["std_by_coordinate"] = [std * factor for std in noise["std_by_coordinate"]]
+        if noise["calibrated"]:
+            forged = Certificate(statement=statement_of(values), evidence=certificate.evidence)
+            assert not verify(forged).holds
+
+    def test_one_person_gets_no_more_than_was_asked_for(self):
+        for epsilon in (0.5, 1.0, 3.0):
+            certificate = certify_release(prevalence(), GUESS, person=(epsilon, 1e-6))
+            assert certificate.statement.one_person.epsilon <= epsilon
+        options = CertificateOptions.read_off(certificate.statement)
+        assert options.person_delta == 1e-6
+
+    def test_the_grid_counts_for_one_person(self, row_certificates):
+        """Two rounded outputs may be farther apart than the rows move them."""
+        _, certificate = row_certificates["independent"]
+        full = certificate.evidence.full
+        noise = full.noise(certificate.noise_std)
+        low, high = full.differences.boxes
+        ends = np.unique(np.vstack([low, high]), axis=0)
+        whitened = ends @ full.shape.whitening.T
+        apart = np.linalg.norm(whitened[:, None] - whitened[None], axis=2).max() / noise.std
+        least = apart + noise.margin / noise.std
+        assert full.differences.one_row_distance(noise) >= least > apart
+
+
+def test_differences_of_other_kinds_have_no_rows():
+    """A recipe says nothing about atoms; rows are met as the arrays have them."""
+    from tests.row_moments import rows_of
+
+    rows = rows_of(shift=[1.0], spread=[[1.0]], spans=[3.0], counts=[1.0, 1.0])
+    assert isinstance(rows, RowDifference)
+    assert rows.is_coupled_as("independent")
+    assert not rows.is_coupled_as("cells:x")

@@ -13,6 +13,8 @@ from typing import Any, Final, final
 import torch
 from torch.utils import _python_dispatch as dispatch_modes
 
+from pufferslice.errors import TrainingError
+
 _LIBRARIES: Final = frozenset({"aten", "prims", "profiler"})
 """Libraries of torch's own operators. The kernel of another operator is code that draws numbers and
 keeps state as it likes, and it would run on one example after another."""
@@ -84,6 +86,12 @@ _CTC: Final = {"_ctc_loss": 0, "_ctc_loss_backward": 1}
 and reads other memory for one that is out of range."""
 
 
+_LEAST_SQUARES: Final = "linalg_lstsq"
+_DRIVERS: Final = frozenset({"gels", "gelsd", "gelss"})
+"""Drivers of least squares that read no unset memory. The default one, `gelsy`, takes its first
+pivots from it, and its last digits follow from what was there before."""
+
+
 class WholeBlockError(RuntimeError):
     """Code tried to read the values of all examples at once."""
 
@@ -96,6 +104,11 @@ class SetMemory(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-ca
         name = func.overloadpacket.__name__
         if name in _CTC:
             _check_labels(name, args)
+        if name == _LEAST_SQUARES and (kwargs or {}).get("driver") not in _DRIVERS:
+            raise TrainingError(
+                "torch's linalg.lstsq reads pivots from unset memory with its default driver; give "
+                "driver='gelsd'"
+            )
         return (_lengthened if name in _LENGTHENING else _result)(func, args, kwargs or {})
 
 

@@ -8,6 +8,7 @@ empty environments, with the core alone and with each extra alone, is a soak tes
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -74,13 +75,14 @@ MADE = re.compile(r"__pycache__|\.(py[co]|nb[ci]|ledger|npz|egg-info|whl|log)\b|
 """Names of what a build, a test or a run leaves behind."""
 PACKAGES = {
     "baselines": ("dp_accounting", "ot"),
+    "fast": ("numba",),
     "models": ("sklearn",),
     "report": ("jinja2",),
     "rigorous": ("flint",),
     "team": ("psycopg",),
     "torch": ("torch",),
 }
-BROUGHT = {("torch", "report")}
+BROUGHT = {("baselines", "fast"), ("torch", "fast"), ("torch", "report")}
 """Extras whose packages are dependencies of those of another; report needs jinja2 only."""
 HIDING = """
 import sys
@@ -98,6 +100,7 @@ NEEDS = {
         "pufferslice.baselines.dp_sgd:dp_accounting",
         "pufferslice.baselines.transport:pot",
     ],
+    "fast": ["pufferslice.sensitivity.kernels:merge"],
     "models": ["pufferslice.data:digits"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
@@ -106,6 +109,7 @@ NEEDS = {
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""
 LATE = {
+    "pufferslice._core.kernels",
     "pufferslice.baselines.dp_sgd",
     "pufferslice.baselines.transport",
     "pufferslice.data.images",
@@ -117,7 +121,7 @@ import pkgutil
 for name in {names!r}:
     try:
         value = pkgutil.resolve_name(name)
-        if name.endswith((":digits", ":dp_accounting", ":pot")):  # these look when they are called
+        if name.endswith((":digits", ":dp_accounting", ":merge", ":pot")):  # these look when called
             value()
         print("there", name)
     except ImportError as error:
@@ -125,7 +129,7 @@ for name in {names!r}:
 """
 RUN = "--n-records 500 --exactly 2 --sampling poisson --batch-size 50 --n-steps 20 --order 8"
 ACCOUNT = ["account", *RUN.split(), "--epsilon", "1"]
-RELEASE = "--certificate c.json --ledger one.ledger --out r.json --group Black"
+RELEASE = "--certificate c.json --ledger one.ledger --out r.json"
 COMMANDS = [
     ("baselines", [*ACCOUNT, "--delta", "1e-5"]),
     ("report", ["demo", "--out", "demo-output"]),
@@ -311,10 +315,10 @@ def test_the_core_alone_calibrates_releases_verifies_and_accounts(tmp_path):
     """No package of any extra is needed, nor looked for."""
     hidden = tuple(name for names in PACKAGES.values() for name in names)
     core = [
-        ["init", "start"],
+        ["init", "--template", "prevalence", "start"],
         ["calibrate", "start/scenario.toml", "--out", "c.json"],
+        ["verify", "c.json", "--scenario", "start/scenario.toml"],
         ["release", "start/scenario.toml", *RELEASE.split()],
-        ["verify", "c.json"],
         ["spent", "c.json", "--order", "8"],
         ACCOUNT,
     ]
@@ -324,6 +328,24 @@ def test_the_core_alone_calibrates_releases_verifies_and_accounts(tmp_path):
     )
     python("-c", code, folder=tmp_path)
     assert json.loads((tmp_path / "r.json").read_text())["secure"] is True
+
+
+@pytest.mark.parametrize("template", ["prevalence", "occupancy"])
+def test_certificates_say_the_same_without_a_compiler(template, tmp_path):
+    found = []
+    for name, hidden in (("with", ()), ("without", PACKAGES["fast"])):
+        words = ["calibrate", "start/scenario.toml", "--out", f"{name}.json"]
+        code = (
+            f"HIDDEN = {hidden!r}\n{HIDING}\nfrom pufferslice.cli import app\n"
+            f"app.run(['init', '--template', {template!r}, 'start'])\n"
+            f"assert app.run({words!r}) == 0"
+        )
+        python("-c", code, folder=tmp_path)
+        certificate = json.loads((tmp_path / f"{name}.json").read_text())
+        certificate["statement"].pop("evidence_digest")
+        found.append(certificate["statement"])
+        shutil.rmtree(tmp_path / "start")
+    assert found[0] == found[1]
 
 
 @pytest.mark.soak

@@ -92,12 +92,26 @@ def test_draws_are_those_of_the_slow_reference():
     assert draw_integers(KEY, 4_000).tolist() == reference_draws(KEY, 4_000)
 
 
+LOOPS = [sampler._fill, sampler._fill_by_arrays]
+
+
+@pytest.mark.parametrize("fill", LOOPS)
 @pytest.mark.parametrize("buffer_words", [4, 5, 7, 1_000])
 @pytest.mark.parametrize("margin", [sampler.MARGIN, 2.0**19, 2.0**30])
-def test_draws_depend_neither_on_the_buffer_nor_on_what_is_handed_over(buffer_words, margin):
+def test_draws_depend_neither_on_the_buffer_nor_on_what_is_handed_over(buffer_words, margin, fill):
     draws = np.empty(1_000, dtype=np.int64)
-    sampler._draw(KEY, draws, buffer_words, margin)
+    sampler._draw(KEY, draws, buffer_words, margin, fill=fill)
     assert np.array_equal(draws, draw_integers(KEY, 1_000))
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_both_loops_draw_the_same_integers(number):
+    key, found = bytes([number]) * 32, []
+    for fill in LOOPS:
+        draws = np.empty(300_000, dtype=np.int64)
+        sampler._draw(key, draws, sampler.BUFFER_WORDS, sampler.MARGIN, fill=fill)
+        found.append(draws)
+    assert np.array_equal(*found)
 
 
 def test_a_longer_array_begins_with_the_shorter_one_and_never_repeats():
@@ -157,10 +171,14 @@ def position_of(x):
 
 
 def run_loop(words, margin=sampler.MARGIN):
-    draws = np.zeros(1, dtype=np.int64)
-    array = np.array(words, dtype=np.uint64)
-    used, made = sampler._fill(array, draws, *sampler._search_tables(), margin)
-    return used, draws[:made].tolist()
+    """What both loops do."""
+    array, found = np.array(words, dtype=np.uint64), []
+    for fill in LOOPS:
+        draws = np.zeros(1, dtype=np.int64)
+        used, made = fill(array, draws, *sampler._search_tables(), margin)
+        found.append((used, draws[:made].tolist()))
+    assert found[0] == found[1]
+    return found[0]
 
 
 @pytest.mark.parametrize("x", [0, 1, 16, 60, 100, 148, 200])

@@ -11,10 +11,11 @@ with the one parameter $\sigma = 2^{44}$; a release scales its grid, never the s
    proportion to exp(-m^2 / (2 * 2^88));
 4. draw a sign; reject minus zero, which would count zero twice.
 
-`exact_trial` does this in integers. The compiled loop decides the same trials with one 64-bit
-comparison and a few floating-point operations, and hands every trial that is too close for them
-(one in eight million) to `exact_trial`: no rounding of a float ever decides a draw, and the draws
-depend on the key alone.
+`exact_trial` does this in integers. A loop decides the same trials with one 64-bit comparison and a
+few floating-point operations, and hands every trial that is too close for them (one in eight
+million) to `exact_trial`: no rounding of a float ever decides a draw, and the draws depend on the
+key alone. There are two such loops: a compiled one for millions of draws, and one of whole arrays,
+which needs no compiler.
 
 A trial takes two words of the stream: the high word of the table position; then, from the lowest
 bit, `low` (40), the sign (1) and the leading bits of the acceptance (23). A third and a fourth are
@@ -26,6 +27,7 @@ import hashlib
 import math
 import os
 from bisect import bisect_right
+from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context
 from typing import ClassVar, Protocol, final
 
@@ -34,14 +36,15 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from pufferslice._core.arrays import Integers
+from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_count
-from pufferslice._core.kernels import kernel
+from pufferslice._core.kernels import has_compiler, kernel
 from pufferslice._core.threads import in_threads
 from pufferslice.errors import ArgumentError
 
 Words = npt.NDArray[np.uint64]
 Guide = npt.NDArray[np.uint8]
+_Fill = Callable[[Words, Integers, Guide, Words, float], tuple[int, int]]
 
 LOW_BITS = 40
 COARSE_BITS = 64 - LOW_BITS - 1
@@ -106,10 +109,12 @@ GUIDE_BITS = 12
 BUFFER_WORDS = 2**15
 PART_DRAWS = 2**18
 """Longer requests are drawn in parts on all cores, each part with its own key."""
+FEW_DRAWS = 2**14
+"""Most draws for which whole arrays are as quick as loading the compiler."""
 MARGIN = 2.0**-6
-"""How close, in units of 2^-23, an acceptance must be before the compiled loop hands it over.
+"""How close, in units of 2^-23, an acceptance must be before a loop hands it over.
 
-The loop's value of exp(-a), 0 <= a < 1, is off by less than 2^-32: a itself is rounded once
+The loops' value of exp(-a), 0 <= a < 1, is off by less than 2^-32: a itself is rounded once
 (2^-54), the series to degree 12 leaves out less than 1/13! < 2^-32.5, and its 36 roundings sum to
 less than 2^-47. With the 2^-86 above this is less than 2^-9 units; the few other roundings are
 below 2^-28 units.
@@ -216,8 +221,11 @@ def add_integers(key: bytes, sums: Integers) -> None:
         draws = np.empty(len(parts[number]), dtype=np.int64)
         # 2.05 words a draw on average: a small request does not fill the whole buffer.
         n_words = 2 * len(draws) + len(draws) // 8 + 2 * TRIAL_WORDS
-        _draw(part_key, draws, min(BUFFER_WORDS, n_words), MARGIN)
+        _draw(part_key, draws, min(BUFFER_WORDS, n_words), MARGIN, fill=fill)
         parts[number] += draws
+
+    is_compiled = len(sums) > FEW_DRAWS and has_compiler()
+    fill = _fill if is_compiled else _fill_by_arrays
 
     if len(parts) > 1:
         in_threads(add_part, range(len(parts)))
@@ -225,8 +233,8 @@ def add_integers(key: bytes, sums: Integers) -> None:
         add_part(0)
 
 
-def _draw(key: bytes, draws: Integers, buffer_words: int, margin: float) -> None:
-    """Fill `draws`: the compiled loop decides most trials, `exact_trial` the close ones."""
+def _draw(key: bytes, draws: Integers, buffer_words: int, margin: float, *, fill: _Fill) -> None:
+    """Fill `draws`: a loop decides most trials, `exact_trial` the close ones."""
     size = len(draws)
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     buffer = np.empty(buffer_words, dtype=np.uint64)
@@ -241,7 +249,7 @@ def _draw(key: bytes, draws: Integers, buffer_words: int, margin: float) -> None
             rest = buffer[n_unused:].view(np.uint8).data
             stream.update_into(memoryview(_ZEROS)[: len(rest)], rest)
             words = buffer
-        used, added = _fill(words, draws[n_drawn:], guide, high_words, margin)
+        used, added = fill(words, draws[n_drawn:], guide, high_words, margin)
         words, n_drawn = words[used:], n_drawn + added
         if n_drawn < size and len(words) >= TRIAL_WORDS:
             value, used = exact_trial(words[:TRIAL_WORDS].tolist())
@@ -288,6 +296,38 @@ def _fill(
         draws[n_drawn] = (magnitude ^ -negative) + negative
         n_drawn += 1
     return used, n_drawn
+
+
+def _fill_by_arrays(
+    words: Words, draws: Integers, guide: Guide, high_words: Words, margin: float
+) -> tuple[int, int]:
+    """Do as `_fill`, for all trials at once."""
+    del guide
+    n_trials = len(words) // 2 - (TRIAL_WORDS // 2 - 1)
+    positions, rests = words[: 2 * n_trials : 2], words[1 : 2 * n_trials : 2]
+    x = np.searchsorted(high_words, positions).astype(np.int64)
+    low = (rests & np.uint64(2**LOW_BITS - 1)).astype(np.int64)
+    negative = ((rests >> np.uint64(LOW_BITS)) & np.uint64(1)).astype(np.int64)
+    coarse = (rests >> np.uint64(LOW_BITS + 1)).astype(np.float64)
+    exponents = low.astype(np.float64) * ((x << (LOW_BITS + 1)) + low) * 2.0 ** -(2 * LOW_BITS + 9)
+    accepted = 2.0**COARSE_BITS * _series(exponents)
+    is_rejected = coarse >= accepted + margin
+    is_close = (positions == high_words[x]) | (~is_rejected & (coarse + 1.0 + margin > accepted))
+    n_decided = int(np.argmax(is_close)) if is_close.any() else n_trials
+    magnitudes = (x << LOW_BITS) + low
+    is_drawn = ~is_rejected & ~((magnitudes == 0) & (negative == 1))
+    places = np.flatnonzero(is_drawn[:n_decided])[: len(draws)]
+    draws[: len(places)] = (magnitudes[places] ^ -negative[places]) + negative[places]
+    used = int(places[-1]) + 1 if 0 < len(places) == len(draws) else n_decided
+    return 2 * used, len(places)
+
+
+def _series(exponents: Floats) -> Floats:
+    """Compute exp(-exponent) of exponents in [0, 1), as `_exp_minus` does."""
+    totals = np.ones_like(exponents)
+    for degree in range(12, 0, -1):
+        totals = 1.0 - exponents * totals / degree
+    return totals
 
 
 @kernel

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.kernels import kernel
+from pufferslice._core.kernels import small_kernel
 from pufferslice.sensitivity.concentration import clopper_pearson
 
 Numbers = TypeVar("Numbers", float, Floats)
@@ -97,7 +97,7 @@ def upper_share(count: int, n_outputs: int, share: float) -> float:
     return min(1.0, clopper_pearson(count, n_outputs, 2 * share)[1] + ROUNDING)
 
 
-@kernel
+@small_kernel
 def likely_lower(count: Numbers, n_outputs: float, quantile: float) -> Numbers:
     """A prediction of `lower_share` for choices, never a bound."""
     spread = quantile / 2 * np.sqrt(np.maximum(0.0, 1.0 - count / n_outputs))
@@ -105,7 +105,7 @@ def likely_lower(count: Numbers, n_outputs: float, quantile: float) -> Numbers:
     return share
 
 
-@kernel
+@small_kernel
 def likely_upper(count: Numbers, n_outputs: float, quantile: float) -> Numbers:
     """A prediction of `upper_share` for choices, never a bound."""
     spread = quantile / 2 * np.sqrt(np.maximum(0.0, 1.0 - count / n_outputs))
@@ -113,7 +113,7 @@ def likely_upper(count: Numbers, n_outputs: float, quantile: float) -> Numbers:
     return share
 
 
-@kernel
+@small_kernel
 def best_partition(
     expected: tuple[Floats, Floats],
     sizes: tuple[float, float],

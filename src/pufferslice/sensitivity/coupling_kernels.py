@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.kernels import kernel
+from pufferslice._core.kernels import small_kernel
 
 SQUARED: Final = 0
 RENYI: Final = 1
@@ -36,7 +36,7 @@ _SECOND_STEP: Final = np.uint64(0xBF58476D1CE4E5B9)
 _THIRD_STEP: Final = np.uint64(0x94D049BB133111EB)
 
 
-@kernel
+@small_kernel
 def random_directions(seed: int, n: int, dim: int) -> Floats:
     """Draw unit vectors by SplitMix64, so that no library's generator decides which they are."""
     result = np.empty((n, dim))
@@ -61,7 +61,7 @@ def random_directions(seed: int, n: int, dim: int) -> Floats:
     return result
 
 
-@kernel
+@small_kernel
 def _project(
     points: Floats, atoms: Integers, start: int, stop: int, u: Floats, out: Floats
 ) -> None:
@@ -72,7 +72,7 @@ def _project(
         out[i] = value
 
 
-@kernel
+@small_kernel
 def _split(
     values: Floats, atoms: Integers, masses: Integers, start: int, stop: int, target: int
 ) -> tuple[int, int]:
@@ -112,7 +112,7 @@ def _split(
     return start, before
 
 
-@kernel
+@small_kernel
 def bisect(
     points_a: Floats,
     masses_a: Integers,
@@ -166,7 +166,7 @@ def bisect(
     return first[:n_pieces].copy(), second[:n_pieces].copy(), masses[:n_pieces].copy()
 
 
-@kernel
+@small_kernel
 def corner(
     order_a: Integers, masses_a: Integers, order_b: Integers, masses_b: Integers
 ) -> tuple[Integers, Integers, Integers]:
@@ -191,7 +191,7 @@ def corner(
             left_b = masses_b[order_b[j]]
 
 
-@kernel
+@small_kernel
 def piece_squares(points_a: Floats, points_b: Floats, first: Integers, second: Integers) -> Floats:
     """Compute the squared distance of every piece."""
     result = np.empty(len(first))
@@ -203,7 +203,7 @@ def piece_squares(points_a: Floats, points_b: Floats, first: Integers, second: I
     return result
 
 
-@kernel
+@small_kernel
 def piece_distances(
     points_a: Floats, points_b: Floats, first: Integers, second: Integers
 ) -> Floats:
@@ -220,7 +220,7 @@ def piece_distances(
     return result
 
 
-@kernel
+@small_kernel
 def pair_squares(points_a: Floats, points_b: Floats) -> Floats:
     """Compute the squared distance of every atom to every other."""
     result = np.empty((len(points_a), len(points_b)))
@@ -233,7 +233,7 @@ def pair_squares(points_a: Floats, points_b: Floats) -> Floats:
     return result
 
 
-@kernel
+@small_kernel
 def to_costs(
     squares: Floats, n: int, m: int, top: float, kind: int, rate: float, epsilon: float, std: float
 ) -> None:
@@ -260,7 +260,7 @@ def to_costs(
             squares[i, j] = cost + _TIE * min(square / top, _FAR)
 
 
-@kernel
+@small_kernel
 def transport(
     costs: Floats, supplies: Integers, demands: Integers, flows: Integers, room: Integers
 ) -> None:
@@ -370,7 +370,7 @@ def transport(
                     sources[j, k] = sources[j, n_sources[j]]
 
 
-@kernel
+@small_kernel
 def improve(
     points_a: Floats,
     points_b: Floats,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.kernels import kernel
+from pufferslice._core.kernels import kernel, small_kernel
 
 Words = npt.NDArray[np.uint64]
 
@@ -42,7 +42,7 @@ _BUCKETS: Final = 2**11
 _LAST: Final = np.uint64(_BUCKETS - 1)
 
 
-@kernel
+@small_kernel
 def project(directions: Floats, columns: Floats, out: Floats) -> None:
     """Compute inner products with contiguous columns in a fixed order: equal rows, equal values.
 
@@ -67,7 +67,7 @@ def project(directions: Floats, columns: Floats, out: Floats) -> None:
                     values[i] += u0 * x0[i]
 
 
-@kernel
+@small_kernel
 def gap_above(a: float, b: float, extra: float) -> float:
     """Bound |a - b| + extra from above in exact arithmetic; `extra` > 0 includes the rounding."""
     gap = a - b
@@ -111,7 +111,7 @@ def merge(
             left_b = counts_b[j] * scale_b
 
 
-@kernel
+@small_kernel
 def tabulate(
     gaps: Floats, masses: Integers, drop: int, histogram: Integers
 ) -> tuple[Floats, Integers]:
@@ -200,7 +200,7 @@ def _count_difference(
     return top, n_zero
 
 
-@kernel
+@small_kernel
 def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers]:
     """Keep at most `most` (2 or more) entries of a descending row; round other gaps up to these.
 
@@ -244,7 +244,7 @@ def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers
     return new_gaps[: entry + 1], new_counts[: entry + 1]
 
 
-@kernel
+@small_kernel
 def _powers(x: float) -> tuple[float, float, float]:
     """Return the second, eighth and 32nd power."""
     x_2 = x * x
@@ -252,7 +252,7 @@ def _powers(x: float) -> tuple[float, float, float]:
     return x_2, x_8, x_8 * x_8 * x_8 * x_8
 
 
-@kernel
+@small_kernel
 def _ends(keys: Integers) -> tuple[int, int]:
     """Return the least and the largest key."""
     least = most = keys[0]
@@ -264,7 +264,7 @@ def _ends(keys: Integers) -> tuple[int, int]:
     return least, most
 
 
-@kernel
+@small_kernel
 def _count_from(keys: Integers, edge: int) -> int:
     """Count the keys that are at least `edge`."""
     n = 0
@@ -273,13 +273,13 @@ def _count_from(keys: Integers, edge: int) -> int:
     return n
 
 
-@kernel
+@small_kernel
 def _lowest(top: int, drop: int, n_bins: int) -> int:
     """Return the key below the first bin, if the last one is to hold `top`."""
     return ((top + (1 << drop) - 1) >> drop) - (n_bins - 1)
 
 
-@kernel
+@small_kernel
 def _entries(top: int, drop: int, lowest: int, histogram: Integers) -> tuple[Floats, Integers]:
     """Return the filled bins from the largest gap down: upper edges, capped at the worst gap."""
     n = np.count_nonzero(histogram)

@@ -11,7 +11,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.checks import check_above, check_one_of
-from pufferslice._core.kernels import kernel
+from pufferslice._core.kernels import small_kernel
 from pufferslice.errors import ArgumentError
 
 CLAIM_ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
@@ -199,7 +199,7 @@ def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
         return np.asarray(order * (shift / noise_std) ** 2 / 2)
 
 
-@kernel
+@small_kernel
 def log_moments(
     starts: Integers, gaps: Floats, weights: Floats | Integers, rate: float, margin: float
 ) -> Floats:
@@ -230,7 +230,7 @@ def log_moments(
     return result
 
 
-@kernel
+@small_kernel
 def row_deltas(
     starts: Integers,
     gaps: Floats,

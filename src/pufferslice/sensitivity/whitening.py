@@ -13,7 +13,6 @@ import numpy as np
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice._core.checks import check_above, check_finite
 from pufferslice._core.files import digest
-from pufferslice._core.kernels import kernel
 from pufferslice._core.sampler import SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.ranges import Ball, Box
@@ -25,6 +24,7 @@ _LARGEST: Final = float(np.finfo(np.float64).max)
 _UP: Final = 1 + 2.0**-40
 _MANTISSA: Final = 53
 """Bits of the integer in a float."""
+_ROWS_AT_ONCE: Final = 2**10
 _SMALL: Final = 64
 """Largest dimension in which a triangle is inverted entry by entry."""
 _MOST_EXACT: Final = 512
@@ -138,9 +138,12 @@ class Shape:
 
     def whitened(self, outputs: Floats, center: Floats) -> Floats:
         """Compute A (q - c) for every row q, always in the same order; never infinite."""
-        rows = np.ascontiguousarray(outputs, dtype=np.float64)
-        result = np.empty_like(rows)
-        _whiten(self.whitening, rows, np.ascontiguousarray(center, dtype=np.float64), result)
+        rows = np.asarray(outputs, dtype=np.float64)
+        result = np.empty(rows.shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(rows), _ROWS_AT_ONCE):
+                block = slice(start, start + _ROWS_AT_ONCE)
+                result[block] = _lower_product(self.whitening, (rows[block] - center).T).T
         return np.nan_to_num(result, copy=False, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST) + 0.0
 
     def whitened_exactly(self, values: Sequence[Fraction]) -> list[Fraction]:
@@ -248,27 +251,20 @@ def triangle_inverse(matrix: Floats) -> Floats:
     return inverse
 
 
-@kernel
-def _whiten(matrix: Floats, rows: Floats, center: Floats, out: Floats) -> None:
-    """Multiply by a lower triangular matrix in one fixed order; not BLAS, whose order varies."""
-    n, dim = rows.shape
-    for i in range(n):
-        for j in range(dim):
-            total = 0.0
-            for k in range(j + 1):
-                total += matrix[j, k] * (rows[i, k] - center[k])
-            out[i, j] = total
+def _lower_product(matrix: Floats, columns: Floats) -> Floats:
+    """Multiply by a lower triangular matrix in one fixed order; not by BLAS, whose order varies."""
+    total, terms = np.zeros(columns.shape), np.empty(columns.shape)
+    for k, row in enumerate(np.ascontiguousarray(columns)):
+        np.multiply(matrix[k:, k, None], row, out=terms[k:])
+        total[k:] += terms[k:]
+    return total
 
 
-@kernel
 def _inverse(matrix: Floats) -> Floats:
     """Invert a lower triangular matrix by forward substitution, in one fixed order."""
     dim = len(matrix)
-    inverse = np.zeros((dim, dim))
-    for column in range(dim):
-        for j in range(column, dim):
-            total = 1.0 if j == column else 0.0
-            for k in range(column, j):
-                total -= matrix[j, k] * inverse[k, column]
-            inverse[j, column] = total / matrix[j, j]
+    inverse = np.eye(dim)
+    for k in range(dim):
+        inverse[k] /= matrix[k, k]
+        inverse[k + 1 :] -= matrix[k + 1 :, k, None] * inverse[k]
     return inverse

@@ -48,10 +48,10 @@ def of_two_dimensions():
 
 
 def audit_of_bits():
-    """So many bits, of slots, bound neither an epsilon nor guesses."""
+    """So many bits, of a state that lasts, bound neither an epsilon nor guesses."""
     scenario = ps.Scenario.from_occupancy(
-        [[0.9, 0.1], [0.2, 0.8]],
-        length=6,
+        [[0.99, 0.01], [0.01, 0.99]],
+        length=60,
         positions=[2],
         query=ps.queries.summary(total=["x"], clip={"x": (0, 2)}),
         loads=pa.table({"state": [0, 1] * 30, "x": [0.0, 2.0] * 30}),

@@ -237,6 +237,20 @@ def test_what_is_computed_from_sums_is_judged_in_their_place():
     assert "total(hours-per-week - 50 | race = Black)" in alone
 
 
+def test_what_is_computed_must_beat_a_constant_as_well():
+    """The mean of a group of six: less noise than its size, more than the error of a guess."""
+    query = queries.group_by(
+        {"native-country": ["Scotland", "Mexico"]},
+        mean=["hours-per-week"],
+        clip={"hours-per-week": (1, 99)},
+    )
+    scenario, certificate = shares_of_women(query, claim=Guarantee.guess(at_most=0.61))
+    few, many = (one for one in verdict(certificate, scenario).statistics if "mean" in one.name)
+    assert few.constant_error == many.constant_error == pytest.approx(98 / np.sqrt(12))
+    assert few.constant_error < few.noise_std < few.size
+    assert [few.is_useful, many.is_useful] == [False, True]
+
+
 def test_the_holder_is_told_of_more_rows_than_are_covered():
     """Of the rows at hand, not of those that the noise was fitted to; and never the public."""
     last_year, this_year = datasets.adult_years()

@@ -19,6 +19,7 @@ from pufferslice.queries import (
     above,
     at_least,
     contingency_table,
+    equals,
     group_by,
     hours,
     intervals,
@@ -27,6 +28,7 @@ from pufferslice.queries import (
     months,
     summary,
 )
+from pufferslice.queries.derived import Derived
 from pufferslice.queries.features import Source, clip_from_table, feature_bits, named_feature
 
 RNG = np.random.default_rng(17)
@@ -140,6 +142,56 @@ class TestDerived:
         for each in QUERY.derived:
             value = each.value(np.array([values[name] for name in each.of]), N)
             assert value == pytest.approx(wanted[each.name], rel=1e-9), each.name
+
+    @pytest.mark.parametrize("kind", ["halves", "constant", "drawn"])
+    def test_they_are_in_their_public_ranges_and_reach_the_ends(self, kind):
+        """Half of the rows at each end of the clip ranges reach the largest std and covariance."""
+        rng, ends = np.random.default_rng(3), {"halves": [0, 1], "constant": [1, 1]}
+        shares = np.resize(ends.get(kind, rng.uniform(-1, 2, 40)), 40)  # beyond the ranges as well
+        data = {name: low + shares * (high - low) for name, (low, high) in CLIP.items()}
+        table = pa.table(
+            {
+                **data,
+                "sex": np.resize(["F", "F", "M"], 40),
+                "ill": np.resize(["no", "yes"], 40),
+                "when": shares,
+                "at": np.resize(DATA["at"], 40),
+            }
+        )
+        margin = Derived(
+            name="not F", kind="sum", of=["count(sex = F, ill = yes)"], numbers=(40, -1)
+        )
+        parts = dict(zip(QUERY.features.names, QUERY.features.parts, strict=True))
+        values = dict(zip(QUERY.features.names, QUERY.as_sums().outputs(table)[0], strict=True))
+        found = {}
+        for each in (*QUERY.derived, margin):
+            ends = each.ends([parts[name] for name in each.of], 40)
+            assert (ends is None) == (each.kind == "coefficient")
+            if ends is not None:
+                value = each.value(np.array([values[name] for name in each.of]), 40)
+                assert ends[0] - 1e-4 <= value <= ends[1] + 1e-4, each.name
+                found[each.name] = (*ends, float(value))
+        assert found["not F"][:2] == (0, 40)
+        assert found["mean(pay | sex = F)"][:2] == (0, 200)
+        assert found["rate(ill = yes | sex = F)"][:2] == (0, 1)
+        assert found["covariance(age, pay)"][:2] == (-3650, 3650)
+        if kind == "halves":
+            assert found["std(pay)"] == pytest.approx((0, 100, 100), rel=1e-4)
+            assert found["covariance(age, pay)"][2] == pytest.approx(3650, rel=1e-4)
+            assert found["correlation(pay, age)"] == pytest.approx((-1, 1, 1), rel=1e-4)
+
+    def test_ratios_without_a_public_range(self):
+        """A sum over other rows than those that are counted, or over another number of rows."""
+        count, rate = (
+            named_feature(kind, cell=(("ill", equals("yes")),)) for kind in ("count", "rate")
+        )
+        women = named_feature("count", cell=(("sex", equals("F")),))
+        total = named_feature("total", Source(column="pay", low=0, high=9))
+        for first, second in ((count, women), (rate, named_feature("count")), (count, total)):
+            each = Derived(name="x", kind="ratio", of=[first.name, second.name], numbers=(0,))
+            assert each.ends([first, second], 40) is None
+        alone = Derived(name="x", kind="sum", of=[count.name], numbers=(0, 1))
+        assert alone.ends([count], None) is None  # a hidden number of rows
 
     def test_ridge_needs_the_number_of_rows(self):
         query = linear_regression(

@@ -48,7 +48,7 @@ class StatisticVerdict:
     computed from several of them."""
     constant_error: float | None
     """Error (root mean square) of the best constant that someone who publishes no data could name:
-    under the declared priors, or by a public range or model."""
+    under the declared priors, or by a public range or model; None where there is no such range."""
     size: float | None
     """Largest absolute mean of the statistic; None for a sum of centred numbers."""
     yardstick: Yardstick
@@ -269,7 +269,7 @@ def _computed(
     """Judge statistics that are computed from released sums, to first order in the noise."""
     query, secret = scenario.query, scenario.secret
     world = next(iter(scenario.priors[0].distributions.values()))
-    if not specs or not isinstance(world, RowDistribution):
+    if not specs or query.features is None or not isinstance(world, RowDistribution):
         return []
     values = world.size * query.scales
     scaled = required_evidence(certificate).full.noise(certificate.noise_std).covariance
@@ -280,6 +280,7 @@ def _computed(
         where = [places[name] for name in spec.of]
         steps = values[where][:, None] + 1j * _STEP * np.eye(len(where))
         n_rows = secret.get("n_rows")
+        ends = spec.ends([query.features.parts[place] for place in where], n_rows)
         value, cov = float(spec.value(values[where], n_rows)), covariance[np.ix_(where, where)]
         if spec.is_smooth:
             slopes = spec.value(steps, n_rows).imag / _STEP
@@ -292,9 +293,9 @@ def _computed(
                 name=spec.name,
                 noise_std=std,
                 difference=None,
-                constant_error=None,
+                constant_error=None if ends is None else (ends[1] - ends[0]) / math.sqrt(12),
                 size=abs(value) if math.isfinite(value) else None,
-                yardstick="size",
+                yardstick="both",
             )
         )
     return judged

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pufferslice._core.checks import check_one_of
 from pufferslice.errors import ArgumentError
+from pufferslice.queries.features import Feature
 
 Values: TypeAlias = npt.NDArray[Any]
 """Released values in the order that a description names them, real or complex."""
@@ -80,6 +81,37 @@ class Derived:
     def is_smooth(self) -> bool:
         """Whether the formula has derivatives."""
         return self.kind != "quantile"
+
+    def ends(self, parts: Sequence[Feature], n_rows: int | None) -> tuple[float, float] | None:
+        """Public range of the statistic, whatever the rows are; None where there is none.
+
+        `parts` are the sums that it is computed from, with their public clip ranges. A ratio has a
+        range if it is a mean or a share: a sum over rows of a group, by the number of its rows.
+        """
+        ranges = [attrs.evolve(part, cell=()).ends for part in parts]
+        halves = [(high - low) / 2 for low, high in ranges]
+        match self.kind:
+            case "quantile":
+                return self.numbers[1], self.numbers[-1]
+            case "correlation":
+                return -1.0, 1.0
+            case "std":
+                return 0.0, halves[0]
+            case "covariance":
+                return -halves[0] * halves[1], halves[0] * halves[1]
+            case "ratio" if _is_of(*parts):
+                low, high = ranges[0]
+                return self.numbers[0] + low, self.numbers[0] + high
+            case "sum" if n_rows is not None:
+                sizes = [1 if part.is_mean else n_rows for part in parts]
+                terms = [
+                    sorted(factor * size * end for end in part.ends)
+                    for factor, size, part in zip(self.numbers[1:], sizes, parts, strict=True)
+                ]
+                low, high = (sum(ends) for ends in zip(*terms, strict=True))
+                return self.numbers[0] + low, self.numbers[0] + high
+            case _:
+                return None
 
     def value(self, values: Values, n_rows: int | None = None) -> Values:
         """Compute the statistic from released values, shape (k,) or (k, n)."""
@@ -148,6 +180,12 @@ def _solved(matrices: Values, rights: Values) -> Values:
         return np.linalg.solve(matrices, rights)
     except np.linalg.LinAlgError:  # exactly singular
         return np.full_like(rights, np.nan)
+
+
+def _is_of(summed: Feature, counted: Feature) -> bool:
+    """Return whether one feature counts rows, and the other sums over some of these."""
+    within = set(counted.cell) <= set(summed.cell)
+    return within and not counted.factors and summed.is_mean == counted.is_mean
 
 
 _COUNTED: Final[Mapping[str, int]] = {"std": 2, "covariance": 3, "correlation": 5}

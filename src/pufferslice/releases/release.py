@@ -218,9 +218,9 @@ class Release(Shown):
             return ""
         what = "is a count" if len(small) == 1 else "are counts"
         return (
-            f"{listed(small, shown)} {what} below {SMALL_COUNT:g} as released, so of few rows, "
-            "perhaps none. The noise hides the secret, and not that a group is small: many offices "
-            "merge or withhold such cells."
+            f"{listed(small, shown)} {what} below {SMALL_COUNT:g} as released: perhaps of few "
+            "rows, or of none. The noise hides the secret, and not that a group is small: many "
+            "offices merge or withhold such cells."
         )
 
     def derived(
@@ -428,7 +428,7 @@ class Release(Shown):
         head = f"{stamp}Release under {claim}, certificate {certificate}"
         whole = list(filter(None, [guess_sentence(self.unsliced.guess), self.small_counts]))
         if self.unsliced.epsilon is not None or self.unsliced.guess is None:
-            whole.insert(0, f"{unsliced_sentence(self.unsliced)}.")
+            whole.append(f"{unsliced_sentence(self.unsliced)}.")
         if self.specs and self.noise_covariance is not None:
             whole.insert(0, str(self.derived()))
         elif self.specs:

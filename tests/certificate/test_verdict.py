@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import ndtr
 from tests.certificate.conftest import bell, worlds
 
 from pufferslice import (
@@ -244,7 +245,7 @@ def test_what_is_computed_must_beat_a_constant_as_well():
         mean=["hours-per-week"],
         clip={"hours-per-week": (1, 99)},
     )
-    scenario, certificate = shares_of_women(query, claim=Guarantee.guess(at_most=0.61))
+    scenario, certificate = shares_of_women(query, claim=Guarantee.guess(at_most=0.525))
     few, many = (one for one in verdict(certificate, scenario).statistics if "mean" in one.name)
     assert few.constant_error == many.constant_error == pytest.approx(98 / np.sqrt(12))
     assert few.constant_error < few.noise_std < few.size
@@ -265,6 +266,40 @@ def test_the_holder_is_told_of_more_rows_than_are_covered():
         certificate = certify_release(scenario, GUESS)
         assert ("more rows than up_to=1,000" in str(verdict(certificate, scenario))) is told
         assert "more rows than" not in str(certificate)
+
+
+@pytest.mark.parametrize("n_more", [-100, 0, 100])
+def test_a_single_flag_has_a_bound_of_its_own(n_more):
+    """It claims less than second moments: the holder is told only where more rows have it."""
+    table = pa.table(
+        {
+            "ill": np.repeat([1, 0], [500, 500]),
+            "paid": np.repeat([1, 0, 1, 0], [300, 200, 100, 400]),
+        }
+    )
+    other = pa.table(
+        {
+            "ill": np.repeat([1, 0], [500, 500]),
+            "paid": np.repeat([1, 0, 1, 0], [300 + n_more, 200 - n_more, 100, 400]),
+        }
+    )
+    scenario = Scenario.from_prevalence(
+        other,
+        column="ill",
+        value=1,
+        within=0.01,
+        query=summary(rate={"paid": 1}),
+        moments_from=table,
+    )
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
+    judged = verdict(certificate)
+    bound = np.sqrt(certificate.statement.mean_square)
+    assert certificate.guess < ndtr(bound / 2) - 0.001  # the finite sum is the smaller bound
+    assert bool(judged.current_sentence) is (n_more > 0)
+    if n_more <= 0:
+        assert judged.current_guess <= judged.claimed
+    else:
+        assert judged.current_guess > ndtr(bound / 2)
 
 
 def test_the_holder_is_told_that_the_rows_at_hand_would_need_more_noise():

@@ -146,7 +146,7 @@ def test_the_first_line_says_what_the_claim_is_about():
 
 def test_sliced_and_unsliced_are_labelled(certificates):
     text = str(certificates["records"])
-    assert "Unsliced (the released bits): at most" in text
+    assert "Unsliced (the released bits): Rényi divergence at most" in text
     assert "times the claim's epsilon" in text
     sliced = [line for line in text.splitlines() if line.startswith("  sliced joint (")]
     unsliced = [line for line in text.splitlines() if line.startswith("  unsliced (")]
@@ -286,7 +286,9 @@ def test_a_claim_is_not_printed_stronger_than_it_is(order, epsilon):
 def test_no_bound_is_printed_smaller_than_it_is(certificates, kind):
     statement = certificates[kind].statement
     text = str(certificates[kind])
-    found = re.search(r"Unsliced \(the released bits\): at most (\S+) at order", text)
+    found = re.search(
+        r"Unsliced \(the released bits\): Rényi divergence at most (\S+) at order", text
+    )
     assert float(found[1]) >= statement.unsliced.epsilon
     views = re.findall(r"\n  (sliced average|sliced joint|unsliced) \((\S+), (\S+)\)", text)
     assert len(views) == len(statement.views)

@@ -189,13 +189,18 @@ class Sweep(Shown):
         return f"What other bounds would cost; the claim is {self.claim}"
 
     def shown_rows(self) -> list[dict[str, str]]:
-        """Return a line for each number and a column for each bound; missing numbers stay empty."""
+        """Return a line for each number and a column for each bound; missing numbers stay empty.
+
+        Epsilons at an order are for claims that have one.
+        """
         heads = [f"{row.claim.bound:g}" for row in self.rows]
         lines = {
             "right guesses": [
                 percent_at_most(row.guess).replace("\u00a0", " ") for row in self.rows
             ],
-            f"epsilon at order {self.order:g}": [_up(row.unsliced_epsilon) for row in self.rows],
+            f"epsilon at order {self.order:g}": [
+                _up(row.unsliced_epsilon if self.claim.has_order else None) for row in self.rows
+            ],
             f"epsilon at delta {self.delta:g}": [_up(row.epsilon_at_delta) for row in self.rows],
         }
         lines = {name: cells for name, cells in lines.items() if set(cells) != {"-"}}

@@ -18,7 +18,7 @@ from pufferslice._core.numbers import percent_at_most
 from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
-from pufferslice.certificate.statement import StateSecret
+from pufferslice.certificate.statement import ReleaseStatement, StateSecret
 from pufferslice.queries.derived import Derived
 from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -27,6 +27,8 @@ from pufferslice.sensitivity.whitening import Covariance
 _STEP: Final = 2.0**-200
 """Imaginary step of derivatives, too small to round anything."""
 _N_DRAWS: Final = 2_000
+_ROUNDED: Final = 1 + 1e-6
+"""Factor by which a mean squared distance may exceed another by rounding alone."""
 _ONE_HOME: Final = (
     "Sizes are those of one home alone: where rows of other homes are in the release as well, the "
     "same noise is on their total."
@@ -95,7 +97,9 @@ class Verdict(Shown):
             "The rows at hand would need more noise than the certified one: between them, guesses "
             f"could be right {percent_at_most(self.current_guess)} of the time instead of "
             f"{percent_at_most(self.claimed)}. The promise is for rows like those of the other "
-            "table: take the moments from a table that is more like this one, or claim less."
+            "table. Where that is not enough, certify a smaller share of right guesses, or take "
+            "the moments from a table that is more like this one. Decide by the size of the table "
+            "and not by this number: noise that follows the rows at hand tells about them."
         )
 
     @property
@@ -240,7 +244,7 @@ def verdict(
         claimed=None if moments is None else statement.guess,
         current_guess=None
         if moments is None
-        else guess_of(evidence.full.noise(certificate.noise_std), moments),
+        else _current_guess(evidence.full.noise(certificate.noise_std), moments, statement),
         remark=_ONE_HOME
         if isinstance(statement.scenario.secret, StateSecret)
         else ""
@@ -301,8 +305,17 @@ def _computed(
     return judged
 
 
-def guess_of(noise: Covariance, moments: Floats) -> float:
-    """Estimate right guesses by the second moments of a change; for the holder, not rounded up."""
+def _current_guess(noise: Covariance, moments: Floats, statement: ReleaseStatement) -> float:
+    """Estimate right guesses by the second moments of a change; for the holder, not rounded up.
+
+    Within the mean squared distance of the statement its own bound holds, which is smaller than
+    that of second moments where a single flag is released.
+    """
     whitened = noise.whitening / noise.std
     square = max(float(np.sum((whitened @ moment) * whitened)) for moment in moments)
-    return float(ndtr(math.sqrt(square) / 2))
+    guess = float(ndtr(math.sqrt(square) / 2))
+    if statement.mean_square is None or statement.guess is None:
+        return guess
+    if square <= statement.mean_square * _ROUNDED:
+        return min(guess, statement.guess)
+    return guess

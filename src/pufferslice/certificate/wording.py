@@ -582,8 +582,8 @@ def unsliced_sentence(unsliced: UnslicedPart) -> str:
     if unsliced.epsilon is None:
         return "Unsliced (the released bits): no finite bound"
     return (
-        f"Unsliced (the released bits): at most {at_most(unsliced.epsilon)} at order "
-        f"{in_full(unsliced.order)}"
+        f"Unsliced (the released bits): Rényi divergence at most {at_most(unsliced.epsilon)} at "
+        f"order {in_full(unsliced.order)}"
     )
 
 
@@ -606,7 +606,7 @@ def unsliced_first(views: Iterable[ViewPart]) -> list[ViewPart]:
 def _views(views: Sequence[ViewPart]) -> str:
     if not views:
         return ""
-    best = best_views(views)
+    best = best_views(views) if len(views) > 1 else []
     lines = [
         f"  {view.scope} ({at_most(view.epsilon)}, {in_full(view.delta)}) "
         f"by {_VIEW_RULES[view.rule]}{' (smallest)' if view in best else ''}"

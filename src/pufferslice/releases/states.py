@@ -311,7 +311,8 @@ class Book:
             raise AlreadyReleasedError(
                 f"ledger {self.name!r} holds another certificate of the same secret, "
                 f"{others[0].certificate[:12]}: one certificate is for one secret. Instead, "
-                f"{_TOGETHER}. If they are different secrets, give each a name of its own"
+                f"{_TOGETHER}. A later or corrected table is about the same secret; a different "
+                "secret, as that of another office, has a name or a ledger of its own"
             )
         totals = {each.total for each in shared}
         cost = added_up([each.cost for each in shared])

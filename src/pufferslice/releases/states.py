@@ -37,8 +37,8 @@ _HAS_HAD_IT: Final[Mapping[str, str]] = {
 }
 """Meaning of each state in which a release has used up its certificate, and what to do."""
 _TOGETHER: Final = (
-    "put all that you want to know into one query (queries.join) and certify that; releases about "
-    "one secret do not add up"
+    "all that you want to know belongs in the query (queries.join) of its one release, because "
+    "releases about one secret do not add up"
 )
 
 
@@ -310,7 +310,7 @@ class Book:
         if others and (len(shared) <= len(others) or len({each.name for each in shared}) > 1):
             raise AlreadyReleasedError(
                 f"ledger {self.name!r} holds another certificate of the same secret, "
-                f"{others[0].certificate[:12]}: one certificate is for one secret. Instead, "
+                f"{others[0].certificate[:12]}: one certificate is for one secret, and "
                 f"{_TOGETHER}. A later or corrected table is about the same secret; a different "
                 "secret, as that of another office, has a name or a ledger of its own"
             )
@@ -338,7 +338,7 @@ class Book:
             if list(grant.parts) == [WHOLE]:
                 raise AlreadyReleasedError(
                     f"certificate {intent.certificate[:12]} covers one release and has had it: "
-                    f"{_HAS_HAD_IT[entries[-1].state]}, or {_TOGETHER}"
+                    f"{_HAS_HAD_IT[entries[-1].state]}; {_TOGETHER}"
                 )
             raise AlreadyReleasedError(
                 f"part {intent.part!r}, period {intent.period}, has {left} of its precision left, "

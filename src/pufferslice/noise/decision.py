@@ -225,7 +225,7 @@ def _least_claim(claim: Claim, compared: Compared, noise_std: float) -> Claim:
     if not cost <= claim.bound:
         raise CalibrationError(
             f"this accuracy costs {at_most(cost)}, more than the {claim.bound:g} of {claim}; "
-            "accept less accuracy, or claim more"
+            "accept less accuracy, or allow a larger bound"
         )
     # An (epsilon, delta) claim may cost nothing, but must have a positive epsilon.
     least = max(float(np.nextafter(cost, np.inf)), claim.bound * _LEAST_CLAIM_SHARE)

@@ -32,7 +32,9 @@ def picture(statistics: Sequence[Mapping[str, Any]]) -> str:
             50,
             "Bars: standard deviation of the noise. Whoever sees the eight numbers names the",
         ),
-        _text(16, 68, "right one of two shares 5 points apart at most 64 % of the time, on average."),
+        _text(
+            16, 68, "right one of two shares 5 points apart at most 64 % of the time, on average."
+        ),
         _rectangle(16, 84, 12, BARS["noise_std"]),
         _text(34, 95, "noise fitted to the secret"),
         _rectangle(LEFT, 84, 12, BARS["group_privacy_std"]),

@@ -25,13 +25,14 @@ only means, covariances and public ranges are known, there is one layer.
 C depends on how the two rows of a change are coupled; m does not. Drawn independently,
 $C = S_0 + S_1$. By *transport*, rows meet that are close. Coupled by *cells*, a public label of
 rows, the labels of both rows are drawn together, and the rows are independent given their labels.
-Their covariance is then that of the means of their cells: $C = S_0 + S_1 - X - X^\top$ with
+Whatever the probabilities $\pi_{cc'}$ of two labels are, with the shares $p_{ic}$ of the cells as
+their sums, the rows of each kind keep their law, so that this is a coupling of the rows. Their
+covariance is that of the means of their cells: $C = S_0 + S_1 - X - X^\top$ with
 
 $$X = \sum_{cc'} \pi_{cc'}\, u_{0c} u_{1c'}^\top,$$
 
-$\pi_{cc'}$ the probability of two labels and $u_{ic}$ the mean of the rows of a cell less that of
-their kind. The labels are equal as often as they can be, $\pi_{cc} = o_c = \min(p_{0c}, p_{1c})$
-with the shares $p_{ic}$ of the cells, and otherwise independent,
+$u_{ic}$ the mean of the rows of a cell less that of their kind. The labels are equal as often as
+they can be, $\pi_{cc} = o_c = \min(p_{0c}, p_{1c})$, and otherwise independent,
 
 $$X = \sum_c o_c\, u_{0c} u_{1c}^\top + \frac{\big(\sum_c (p_{0c} - o_c) u_{0c}\big)
     \big(\sum_c (p_{1c} - o_c) u_{1c}\big)^\top}{1 - \sum_c o_c},$$
@@ -43,7 +44,7 @@ $\pi$, are enough.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast, final
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, cast, final
 
 import attrs
 import numpy as np
@@ -98,10 +99,15 @@ _LAYER_AGREEMENT: Final = 2.0**-30
 """Largest difference between layers of the same rows, as shares of what is in them."""
 _EXACTLY: Final = 2.0**-44
 """Largest relative difference between numbers that do not depend on the rows."""
+_EPSILON_WIDTH: Final = 2.0**-20
+"""Relative width of the bracket in which the smallest epsilon is found."""
 _MOST_RAISED: Final = 40
 """Largest factor of `MOMENT_ERROR` by which layers are rounded up."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
+
+
+Layered = Literal["nothing", "kinds", "changes"]
 
 
 class Change(NamedTuple):
@@ -172,11 +178,12 @@ class RowDifference(NotOnSpheres):
         *,
         coupling: str = INDEPENDENT,
         shape: Shape | None = None,
-        layered: bool = False,
+        layered: Layered = "nothing",
     ) -> "RowDifference":
         """Compute the difference of worlds; transport is that of rows that the shape whitens.
 
-        `layered` keeps what bounds beyond second moments need, as far as the rows are known.
+        `layered` keeps what bounds beyond second moments need, as far as the rows are known:
+        layers of the rows of each kind, or of the changes of coupled rows as well.
         """
         kinds = _kinds_of(distributions)
         cells = _cells_of(kinds, coupling)
@@ -203,9 +210,11 @@ class RowDifference(NotOnSpheres):
         layers: list[Layers] = []
         is_known = all(kind.rows is not None for kind in kinds)
         trials = [distributions[a].differing.trials for a, _ in pairs]
-        if layered and is_known and all(number for number, _ in trials) and dim <= MOST_FEATURES:
+        is_number = all(number for number, _ in trials)
+        if layered != "nothing" and is_known and is_number and dim <= MOST_FEATURES:
             metric = np.eye(dim) if shape is None else shape.whitening
-            layers = _layers_of(kinds, places, coupling, metric, transported, plans)
+            how = coupling if layered == "changes" else INDEPENDENT
+            layers = _layers_of(kinds, places, how, metric, transported, plans)
         return cls(
             means=[kind.row_mean for kind in kinds],
             covs=[_symmetric(kind.row_cov) for kind in kinds],
@@ -447,16 +456,21 @@ class RowDifference(NotOnSpheres):
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
         """Bound delta by the mean squared distance, and by exponential moments where they exist."""
         squares, variations = self.mean_squares(noise), self.variations(noise)
-        sums = self.sums(noise.shape)
 
         def deltas(epsilon: float) -> Floats:
-            found = [
-                min((each.delta(epsilon, noise.std, noise.margin) for each in one), default=1.0)
-                for one in sums
-            ]
+            found = self._deltas_of_sums(epsilon, noise)
             return np.minimum(np.minimum(variations, mean_delta(squares, epsilon)), found)
 
         return deltas
+
+    def _deltas_of_sums(self, epsilon: float, noise: Covariance) -> Floats:
+        """Bound delta by exponential moments alone; 1 where there are none."""
+        return np.array(
+            [
+                min((each.delta(epsilon, noise.std, noise.margin) for each in sums), default=1.0)
+                for sums in self.sums(noise.shape)
+            ]
+        )
 
     def variations(self, noise: Covariance) -> Floats:
         """Bound total variation by two Gaussians at the root mean squared distance (Jensen).
@@ -477,8 +491,18 @@ class RowDifference(NotOnSpheres):
         """Find the smallest epsilon at `delta`; None where rows have too many features."""
         if not self.bounds_rare_outputs:
             return None
-        curve = self.delta_curve(noise)
-        return smallest_epsilon(lambda epsilon: float(curve(epsilon).max()), delta)
+
+        def smallest(curve: Callable[[float], Floats], first: float) -> float:
+            def largest(epsilon: float) -> float:
+                return float(curve(epsilon).max())
+
+            return smallest_epsilon(largest, delta, first=first, width=_EPSILON_WIDTH)
+
+        found = smallest(lambda epsilon: self._deltas_of_sums(epsilon, noise), 1.0)
+        # The bound by the mean square falls: above delta there, it gives no smaller epsilon.
+        if math.isfinite(found) and mean_delta(self.mean_squares(noise), found).min() > delta:
+            return found
+        return smallest(self.delta_curve(noise), found if math.isfinite(found) else 1.0)
 
     def reach(self) -> None:
         """Return None: distances of coupled rows are not kept."""

@@ -212,6 +212,25 @@ def test_a_secret_with_more_rows_than_the_evidence_has(row_certificates, kind, s
         assert problems
 
 
+@pytest.mark.parametrize("kind", ["independent", "random number", "volume", "weeks", "turning"])
+def test_a_few_rows_less_than_the_secret_needs(row_certificates, kind):
+    """By more than rounding, however little: a claim would be off by as much."""
+    evidence = row_certificates[kind][1].evidence
+    rows, scenario = evidence.full.differences, evidence.scenario
+    assert not list(rows.problems(scenario))
+    last = np.ones(rows.squares.shape[1])
+    last[-1] -= 1e-9
+    for fewer in (
+        {"counts": rows.counts * (1 - 1e-9)},
+        {"squares": rows.squares * (1 - 1e-9)},
+        {"squares": rows.squares * np.outer(last, last)},
+        {"trials": rows.trials * [1.0, 1 - 1e-15]},
+    ):
+        if fewer.get("trials") is None or rows.trials.any():
+            (problem,) = attrs.evolve(rows, **fewer).problems(scenario)
+            assert "fewer rows differ" in problem
+
+
 @pytest.mark.parametrize("word", ["independent", "transport", "cells:site", "cells:", "other"])
 @pytest.mark.parametrize("kind", ["independent", "cells", "transport", "volume", "chain"])
 def test_another_coupling_than_that_of_the_numbers(row_certificates, kind, word):

@@ -363,10 +363,13 @@ class RowDifference(NotOnSpheres):
         for counts, squares, own, (needed, product) in zip(
             self.counts, self.squares, self.trials, stated, strict=True
         ):
-            sizes = np.abs(product).max() * (_ROOM - 1)
+            # In units of what is needed, period by period: far less than `second_moments` adds.
+            sizes = np.sqrt(np.diagonal(product))
+            sizes = np.where(sizes > 0, sizes, 1.0)
+            spare = (squares - product) / np.outer(sizes, sizes)
             if (
-                (counts < needed / _ROOM).any()
-                or (np.linalg.eigvalsh(squares - product)[0] < -len(product) * sizes)
+                (counts < needed * (1 - _EXACTLY)).any()
+                or (np.linalg.eigvalsh(spare)[0] < -len(product) * _EXACTLY)
                 or (own[0] > 0 and (own < trials).any())
             ):
                 yield "fewer rows differ in the evidence than the stated range of secrets needs"

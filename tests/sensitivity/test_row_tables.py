@@ -357,6 +357,15 @@ class TestRareOutputs:
         assert certificate.statement.views
         self.check([known(law, differing) for law in kinds_of(scenario).values()], certificate)
 
+    @pytest.mark.parametrize("coupling", COUPLINGS[1:])
+    def test_changes_are_kept_in_layers_where_the_claim_needs_them(self, coupling):
+        """Else the rows of each kind alone: what is beside a guess is not looked for as long."""
+        scenario = prevalence(np.random.default_rng([13, 1]), 2, **DESIGNS["stratified"])
+        for claim, n_laws in ((Guarantee.guess(at_most=0.6), 2), (self.RENYI, 3)):
+            evidence = certified(scenario, claim, coupling).evidence
+            assert len(evidence.full.differences.radii) == n_laws
+            assert evidence.full.recipe.layers_changes == (n_laws == 3)
+
     @pytest.mark.parametrize("claim", [RENYI, DELTA], ids=["renyi", "delta"])
     @pytest.mark.parametrize("dim", [1, 2])
     def test_several_kinds_change_at_once(self, dim, claim):

@@ -357,7 +357,7 @@ class TestRareOutputs:
         assert certificate.statement.views
         self.check([known(law, differing) for law in kinds_of(scenario).values()], certificate)
 
-    @pytest.mark.parametrize("coupling", COUPLINGS[1:])
+    @pytest.mark.parametrize("coupling", ["cells:site", "transport:site"])
     def test_changes_are_kept_in_layers_where_the_claim_needs_them(self, coupling):
         """Else the rows of each kind alone: what is beside a guess is not looked for as long."""
         scenario = prevalence(np.random.default_rng([13, 1]), 2, **DESIGNS["stratified"])

@@ -183,7 +183,7 @@ class RowDifference(NotOnSpheres):
         """Compute the difference of worlds; transport is that of rows that the shape whitens.
 
         `layered` keeps what bounds beyond second moments need, as far as the rows are known:
-        layers of the rows of each kind, or of the changes of coupled rows as well.
+        layers of the rows of each kind, or of the changes of rows that meet by cells as well.
         """
         kinds = _kinds_of(distributions)
         cells = _cells_of(kinds, coupling)
@@ -213,7 +213,8 @@ class RowDifference(NotOnSpheres):
         is_number = all(number for number, _ in trials)
         if layered != "nothing" and is_known and is_number and dim <= MOST_FEATURES:
             metric = np.eye(dim) if shape is None else shape.whitening
-            how = coupling if layered == "changes" else INDEPENDENT
+            is_coupled = layered == "changes" or coupling == TRANSPORT
+            how = coupling if is_coupled else INDEPENDENT
             layers = _layers_of(kinds, places, how, metric, transported, plans)
         return cls(
             means=[kind.row_mean for kind in kinds],

@@ -38,7 +38,7 @@ def difference_of(first, second, differing, *, shape=None, labels=(None, None), 
         kind_of(rows, part, place, reach=reach, differing=differing)
         for place, (rows, part) in enumerate(zip((first, second), labels, strict=True))
     ]
-    return RowDifference.of(kinds, [(0, 1)], shape=shape, layered=True, **options)
+    return RowDifference.of(kinds, [(0, 1)], shape=shape, layered="changes", **options)
 
 
 def rows_of(*, shift, spread, spans, counts, **changes):

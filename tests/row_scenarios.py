@@ -67,6 +67,7 @@ def occupancy(**options):
 MADE = {
     "independent": (prevalence, {}, {"coupling": "independent"}),
     "cells": (prevalence, {}, {"coupling": "cells:site"}),
+    "near cells": (prevalence, {}, {"coupling": "transport:site"}),
     "transport": (prevalence, {}, {"coupling": "transport"}),
     "random number": (prevalence, {"design": "independent"}, {}),
     "diagonal": (prevalence, {}, {"shape": "diagonal"}),

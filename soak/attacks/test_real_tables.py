@@ -33,7 +33,8 @@ VARIANTS = {
     "loose": ({"within": 0.2}, {}),
     "random number": ({"design": "independent"}, {}),
     "independent": ({}, {"coupling": "independent"}),
-    "by cells": ({}, {"coupling": "cells"}),
+    "equal cells": ({}, {"coupling": "cells:"}),
+    "near cells": ({}, {"coupling": "transport:"}),
     "transport": ({}, {"coupling": "transport"}),
     "diagonal": ({}, {"shape": "diagonal"}),
 }
@@ -60,10 +61,10 @@ def folder_of(request, *, needs_data):
 def test_shares(case, n_rows, variant, claim, request, seed):
     make, _, label, needs_data = PREVALENCE[case]
     options, certified = VARIANTS[variant]
-    if variant == "by cells":
+    if variant.endswith("cells"):
         if label is None:
             pytest.skip("the query names no label of a row")
-        certified = {"coupling": f"cells:{label}"}
+        certified = {"coupling": f"{certified['coupling']}{label}"}
     scenario = make(n_rows, **folder_of(request, needs_data=needs_data), **options)
     check(scenario, certify_release(scenario, claim, **certified), seed)
 

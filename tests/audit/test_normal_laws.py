@@ -286,9 +286,30 @@ class TestStudentHistory:
         query = queries.columns(["absences"]).with_range({"absences": (0, 75)})
         scenario = Scenario.from_records(chosen, secret="G3", query=query, source="held_out")  # noqa: S106 - a column
         certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
-        audit = audit_release(scenario, None, certificate, n_outputs=N, **SETTINGS)
+        (std,) = certificate.statement.noise.std_by_coordinate
+        truth = {share: self.best(chosen, std, share) for share in (0.5, 38 / 94)}
+        assert 0.59 < truth[0.5] <= certificate.guess
+        # Whoever knows how many students have each grade is right that often without a release.
+        assert 56 / 94 < truth[38 / 94] < 0.62
+        settings = SETTINGS | {"confidence": 1 - 1e-6}
+        audit = audit_release(scenario, None, certificate, n_outputs=N, **settings)
         assert not audit.refuted
-        assert max(each.accuracy.low for each in audit.inferences) <= 0.6
+        for each in audit.inferences:
+            share = 0.5 if each.prior_kind == "balanced" else 38 / 94
+            assert each.accuracy.low <= truth[share]
+
+    @staticmethod
+    def best(students, std, share):
+        """Right guesses of the best rule if grade 0 has this share, by an integral over outputs."""
+        grid = np.arange(-12 * std, 75 + 12 * std, std / 50)
+        densities = []
+        for grade, weight in ((0, share), (10, 1 - share)):
+            absences = np.array(students["absences"], dtype=float)[
+                np.array(students["G3"]) == grade
+            ]
+            bells = norm.pdf(grid[:, None], absences, std).mean(axis=1)
+            densities.append(weight * bells)
+        return float(np.maximum(*densities).sum() * (grid[1] - grid[0]))
 
 
 class TestTotalOfAChain:

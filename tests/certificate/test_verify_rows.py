@@ -11,15 +11,18 @@ from scipy.special import ndtr
 from tests.certificate.conftest import changes, issued
 from tests.certificate.test_verify import is_free, with_scenario
 from tests.json_edits import inner, put, statement_of
+from tests.row_moments import difference_of
 from tests.row_scenarios import EARLIER, GUESS, LOADS, MADE, made, prevalence
 
 from pufferslice import Guarantee, certify_release, verify
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.release import CertificateOptions
 from pufferslice.certificate.verify import UNCHECKED
-from pufferslice.errors import PuffersliceError
+from pufferslice.errors import ArgumentError, PuffersliceError
 from pufferslice.scenario.occupancy import stated_changes
+from pufferslice.scenario.rows import Differing
 from pufferslice.sensitivity.rows import RowDifference, are_moments_of_same_rows
+from pufferslice.sensitivity.whitening import Shape
 
 pytestmark = pytest.mark.soundness
 
@@ -151,6 +154,7 @@ def test_changed_evidence_is_noticed_from_the_data(row_certificates, kind):
     n_issued = 0
     for what, evidence in forgeries(certificate):
         try:
+            evidence.check()  # as whoever reads it
             options = {"noise_std": certificate.noise_std}
             forged = issued(evidence, certificate.statement, **options)
         except (PuffersliceError, ValueError, LookupError):
@@ -206,6 +210,25 @@ def test_a_secret_with_more_rows_than_the_evidence_has(row_certificates, kind, s
         assert (needed[0] <= certificate.evidence.full.differences.counts[0] * (1 + 1e-9)).all()
     else:
         assert problems
+
+
+@pytest.mark.parametrize("kind", ["independent", "random number", "volume", "weeks", "turning"])
+def test_a_few_rows_less_than_the_secret_needs(row_certificates, kind):
+    """By more than rounding, however little: a claim would be off by as much."""
+    evidence = row_certificates[kind][1].evidence
+    rows, scenario = evidence.full.differences, evidence.scenario
+    assert not list(rows.problems(scenario))
+    last = np.ones(rows.squares.shape[1])
+    last[-1] -= 1e-9
+    for fewer in (
+        {"counts": rows.counts * (1 - 1e-9)},
+        {"squares": rows.squares * (1 - 1e-9)},
+        {"squares": rows.squares * np.outer(last, last)},
+        {"trials": rows.trials * [1.0, 1 - 1e-15]},
+    ):
+        if fewer.get("trials") is None or rows.trials.any():
+            (problem,) = attrs.evolve(rows, **fewer).problems(scenario)
+            assert "fewer rows differ" in problem
 
 
 @pytest.mark.parametrize("word", ["independent", "transport", "cells:site", "cells:", "other"])
@@ -284,37 +307,130 @@ class TestOtherRows:
         scenario = make(**(options | {"moments_from": other}))
         assert verify(row_certificates[kind][1], scenario=scenario).problems
 
-    def test_numbers_that_differ_by_more_than_sums_do(self, row_certificates):
-        rows = row_certificates["cells"][1].evidence.full.differences
+    @pytest.mark.parametrize("kind", ["cells", "near cells", "transport"])
+    def test_numbers_that_differ_by_more_than_sums_do(self, row_certificates, kind):
+        rows = row_certificates[kind][1].evidence.full.differences
         assert are_moments_of_same_rows(rows, rows)
+        summed = {"means", "covs", "counts", "squares", "cell_means", "coupled", "plans"}
         for name, array in rows.arrays().items():
             if not array.size or array.dtype.kind == "i":
                 continue
             near, far = (
                 attrs.evolve(rows, **{name: array * (1 + share)}) for share in (1e-15, 1e-8)
             )
-            assert are_moments_of_same_rows(rows, near), name
-            assert not are_moments_of_same_rows(rows, far), name
-        assert not are_moments_of_same_rows(rows, attrs.evolve(rows, coupled=rows.covs[:1]))
+            assert are_moments_of_same_rows(near, rows) == (name in summed | {"radii", "layers"})
+            assert not are_moments_of_same_rows(far, rows), name
+        assert not are_moments_of_same_rows(rows, attrs.evolve(rows, radii=rows.radii[:1]))
 
-    @pytest.mark.parametrize("kind", ["cells", "independent", "weeks"])
+    @pytest.mark.parametrize("kind", ["cells", "near cells", "independent", "weeks"])
     def test_the_raise_is_above_what_is_taken_for_the_same(self, row_certificates, kind):
         """All moments off by as much as is accepted, in the worst direction, exactly computed."""
         rows = row_certificates[kind][1].evidence.full.differences
         rng = np.random.default_rng(4)
         for _ in range(50):
-            off = rng.choice([-1, 1], rows.means.shape) * rows.spans * 2.0**-35
+            off = rng.choice([-1, 1], rows.means.shape) * rows.spans * 2.0**-37
             root = rng.choice([-1, 1], (len(rows.covs), rows.n_features)) * rows.spans
-            more = root[:, :, None] * root[:, None, :] * 2.0**-35
+            more = root[:, :, None] * root[:, None, :] * 2.0**-37
+            plans = np.array(rows.plans)
+            if plans.size:
+                places = rng.integers(plans.shape[1], size=2)
+                plans[:, places, places] = np.maximum(plans[:, places, places] - 2.0**-39, 0.0)
             true = attrs.evolve(
                 rows,
                 means=rows.means + off,
                 covs=rows.covs + more,
                 cell_means=rows.cell_means + off[:, None],
+                plans=plans,
             )
             assert are_moments_of_same_rows(rows, true)
             for stored, needed in zip(rows.second_moments, unraised(true), strict=True):
                 assert np.linalg.eigvalsh(stored - needed)[0] > 0
+
+
+class TestManyCells:
+    """Errors that are small in each of 128 cells, and not in all of them together."""
+
+    def rows(self, n_cells=128, coupling="transport:x"):
+        """Rows of a cell add almost the same 0 or 1; cells meet that are close."""
+        rng = np.random.default_rng(6)
+        labels = np.repeat(np.arange(n_cells), 3)
+        shape = (2, 3 * n_cells, 1)
+        kinds = labels[:, None] % 2 + np.clip(rng.normal(size=shape) / 64, -0.1, 0.1)
+        meeting = {"labels": (labels, labels), "coupling": coupling}
+        rows = difference_of(*kinds, Differing(most=3), **meeting)
+        rows = attrs.evolve(rows, low=np.full((1, 1), -0.1), high=np.full((1, 1), 1.1))
+        rows.check()
+        return rows
+
+    def understates(self, forged, rows):
+        """Whether the second moment of the forgery is below the true one."""
+        (true,) = unraised(rows)
+        return bool((forged.second_moments[0] < true).any())
+
+    def check_noticed(self, forged, rows):
+        assert self.understates(forged, rows)
+        assert not are_moments_of_same_rows(forged, rows)
+
+    def apart(self, rows):
+        return (rows.cell_means - rows.means[:, None])[..., 0]
+
+    def test_plans(self):
+        """Every entry is within 2^-34, and cells that are both high meet more often."""
+        rows = self.rows()
+        signs = np.sign(np.outer(*self.apart(rows)))
+        forged = attrs.evolve(rows, plans=rows.plans + 2.0**-34 * np.maximum(signs, 0.0))
+        self.check_noticed(forged, rows)
+        with pytest.raises(ArgumentError, match="not moments of rows"):
+            forged.check()
+
+    def test_marginals(self):
+        """The share of every cell is within 1e-9, and their sum is not 1."""
+        rows = self.rows()
+        places = np.argsort(self.apart(rows), axis=1)
+        plans = np.array(rows.plans)
+        plans[0, places[0], places[1]] += 0.9e-9
+        forged = attrs.evolve(rows, plans=plans)
+        self.check_noticed(forged, rows)
+        with pytest.raises(ArgumentError, match="not moments of rows"):
+            forged.check()
+
+    def test_shares(self):
+        """Every share is within 2^-34: equal cells would meet more often than they can."""
+        equal = self.rows(2048, "cells:x")
+        forged = attrs.evolve(equal, shares=equal.shares + 2.0**-34)
+        self.check_noticed(forged, equal)
+        with pytest.raises(ArgumentError, match="not moments of rows"):
+            forged.check()
+
+    def test_any_plan_with_these_shares(self):
+        """Cells may meet in another way: that is the second moment of another coupling."""
+        rows = self.rows()
+        shares = np.outer(*rows.shares)[None]
+        drawn = attrs.evolve(rows, plans=shares)
+        assert are_moments_of_same_rows(drawn, rows)
+        (moment,), (cov,) = unraised(drawn), rows.covs.sum(axis=0)
+        assert moment.item() == pytest.approx(9 * drawn.changes[0].mean.item() ** 2 + 3 * cov[0])
+
+    def test_layers_of_few_rows(self):
+        """A layer with little in it: what it is raised by is little, too."""
+        rows = self.rows()
+        few = np.argwhere((rows.layers[..., 0, 0] > 0) & (rows.layers[..., 0, 0] < 2e-5))
+        assert len(few)
+        for law, layer in few:
+            layers = np.array(rows.layers)
+            layers[law, layer] -= 2.0**-34 * rows.spans**2
+            assert not are_moments_of_same_rows(attrs.evolve(rows, layers=layers), rows)
+
+    def test_radii_where_features_have_unlike_sizes(self):
+        """A tolerance by the largest span and the largest whitening is above every radius."""
+        rng = np.random.default_rng(7)
+        kinds = [rng.normal(size=(40, 2)) * [1e-9, 1.0] + [0, k] for k in range(2)]
+        shape = Shape.of_covariance(np.diag([1e-18, 1.0]))
+        rows = difference_of(*kinds, Differing(most=3), shape=shape)
+        rows = attrs.evolve(rows, low=rows.low * [[1e-9, 1.0]], high=rows.high * [[1e-9, 1.0]])
+        assert are_moments_of_same_rows(rows, rows)
+        forged = attrs.evolve(rows, radii=np.maximum(rows.radii - 0.01, 0.0))
+        assert not are_moments_of_same_rows(forged, rows)
 
 
 def unraised(rows):

@@ -132,6 +132,14 @@ def test_the_epsilon_that_is_found_leaves_no_more_than_the_limit():
 
 
 @pytest.mark.soundness
+@pytest.mark.parametrize("width", [2.0**-4, 2.0**-20])
+def test_an_epsilon_of_a_wide_bracket_is_enough(width):
+    found = smallest_epsilon(lambda e: math.exp(-e), 1e-5, width=width)
+    assert 0 <= found / -math.log(1e-5) - 1 <= width * (1 + width)
+    assert math.exp(-found) <= 1e-5
+
+
+@pytest.mark.soundness
 def test_a_first_epsilon_that_is_enough_is_not_exceeded():
     """The bisection ends above ln(2), but ln(2) itself was said to be enough."""
     root = math.nextafter(math.log(2), 1)

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pufferslice.sensitivity.layers import (
+    Meeting,
+    SortedRows,
     Sorting,
+    combined,
     farthest_in_boxes,
     n_layers_of,
     one_layer,
@@ -165,3 +168,22 @@ def test_numbers_of_layers():
     assert n_layers_of(2, 8) == 32
     assert 4 <= n_layers_of(2, 100) < 32
     assert n_layers_of(50, 256) == 1
+
+
+@given(SEEDS, st.integers(1, 3))
+def test_changes_from_each_two_layers(seed, dim):
+    """Probability and second moment of x' - x + s, for rows x and x' of two layers each."""
+    rng = np.random.default_rng(seed)
+    sides, shift, probability = rng.normal(size=(2, 2, 3, dim)), rng.normal(size=dim), 0.3
+
+    def sorted_side(layers):
+        """Layers of so many rows, each with the probability 1/6."""
+        seconds = np.einsum("lri,lrj->lij", layers, layers) / 6
+        return SortedRows(np.full(2, 0.5), np.ones(2), layers.sum(axis=1) / 6, seconds)
+
+    meeting = Meeting(probability, *map(sorted_side, sides), shift)
+    masses, moments = combined(meeting)
+    assert masses == pytest.approx(np.full(4, probability / 4))
+    for moment, (after, before) in zip(moments, itertools.product(sides[1], sides[0]), strict=True):
+        changes = (after[:, None] - before + shift).reshape(-1, dim)
+        np.testing.assert_allclose(moment, probability * changes.T @ changes / 36, atol=1e-12)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 from scipy.stats import binom, norm
 from tests.row_moments import rows_of
 
@@ -23,7 +23,7 @@ STEP = {1: 0.02, 2: 0.1}
 """Step of the grids of integration, in standard deviations of the noise."""
 ERROR = {1: 1e-5, 2: 1e-3}
 """Error of integrals on these grids."""
-COUPLINGS = ["independent", "cells:site", "transport"]
+COUPLINGS = ["independent", "cells:site", "transport:site", "transport"]
 
 
 class Law:
@@ -149,7 +149,7 @@ DESIGNS = {
 
 
 def certified(scenario, claim, coupling):
-    if coupling.startswith("cells") and scenario.dim == 1:
+    if coupling.endswith(":site") and scenario.dim == 1:
         coupling = "independent"
     return certify_release(scenario, claim, coupling=coupling)
 
@@ -193,7 +193,7 @@ class TestPairs:
         certificate = certified(scenario, Guarantee.guess(at_most=0.64), coupling)
         whitening, (differing,) = whitening_of(certificate), [scenario.differing().most]
         first, second = scenario.priors[0].distributions.values()
-        joint = joint_of(first, second, coupling, certificate.shape)
+        joint = joint_of(first, second, coupling, certificate)
         changes = joint.times(differing)
         distances = np.linalg.norm(changes.points @ whitening.T, axis=1)
         truth = changes.weights @ ndtr(distances / 2)
@@ -285,12 +285,22 @@ def divisions(total, n_kinds):
     return [c for c in itertools.product(range(total + 1), repeat=n_kinds) if sum(c) == total]
 
 
-def joint_of(first, second, coupling, shape):
+def joint_of(first, second, coupling, certificate):
     """The law of the change of one row under a coupling, from all pairs of rows."""
     pairs = np.full((len(first.rows), len(second.rows)), 1 / len(first.rows) / len(second.rows))
     if coupling == "transport":
-        ((x, y, masses),) = transported_rows([first, second], [(0, 1)], shape)
+        ((x, y, masses),) = transported_rows([first, second], [(0, 1)], certificate.shape)
         return Law(y - x, masses)
+    if coupling.startswith("transport:"):
+        # Any plan of the two labels, and rows that are independent given theirs.
+        (plan,) = certificate.evidence.full.differences.plans
+        labels = [each.codes(coupling.removeprefix("transport:")) for each in (first, second)]
+        cells = np.unique(np.concatenate(labels))
+        places = [np.searchsorted(cells, codes) for codes in labels]
+        sizes = [np.bincount(own, minlength=len(cells)) for own in places]
+        pairs = plan[np.ix_(*places)] / sizes[0][places[0]][:, None] / sizes[1][places[1]]
+        assert pairs.sum(axis=1) == pytest.approx(np.full(len(pairs), 1 / len(pairs)))
+        assert pairs.sum(axis=0) == pytest.approx(np.full(len(pairs.T), 1 / len(pairs.T)))
     if coupling.startswith("cells"):
         labels = [each.codes(coupling.removeprefix("cells:")) for each in (first, second)]
         shares = [
@@ -309,6 +319,114 @@ def joint_of(first, second, coupling, shape):
             pairs[a, b] = mass * within[0] * within[1]
     changes = (second.rows[None] - first.rows[:, None]).reshape(-1, first.rows.shape[1])
     return Law(changes, pairs.ravel())
+
+
+class TestRareOutputs:
+    """Rényi divergences and deltas by theorem 2: of the whole laws, in both orders."""
+
+    RENYI = Guarantee.unsliced(order=4, epsilon=1.0)
+    DELTA = Guarantee.epsilon_delta(epsilon=1.0, delta=1e-3)
+
+    def check(self, laws, certificate):
+        """The claim, and every view."""
+        whitening, claim = whitening_of(certificate), certificate.guarantee
+        if claim.has_order:
+            assert renyi(laws, whitening, claim.order) <= claim.bound * (1 + 1e-4)
+        elif claim.hockey_stick is not None:
+            epsilon, limit = claim.hockey_stick
+            assert delta(laws, whitening, epsilon) <= limit * 1.003
+        for view in certificate.statement.views:
+            assert delta(laws, whitening, view.epsilon) <= view.delta * 1.003
+
+    @pytest.mark.parametrize("claim", [RENYI, DELTA], ids=["renyi", "delta"])
+    @pytest.mark.parametrize("coupling", COUPLINGS)
+    @pytest.mark.parametrize("design", DESIGNS)
+    @pytest.mark.parametrize("dim", [1, 2])
+    def test_pairs(self, dim, design, coupling, claim):
+        for seed in range(3 - dim):
+            scenario = prevalence(np.random.default_rng([12, dim, seed]), dim, **DESIGNS[design])
+            certificate = certified(scenario, claim, coupling)
+            differing = differing_law(scenario)
+            self.check([known(law, differing) for law in kinds_of(scenario).values()], certificate)
+
+    @pytest.mark.parametrize("coupling", COUPLINGS)
+    def test_views_beside_a_guess(self, coupling):
+        scenario = prevalence(np.random.default_rng([13, 0]), 2, **DESIGNS["stratified"])
+        certificate = certified(scenario, Guarantee.guess(at_most=0.6), coupling)
+        differing = differing_law(scenario)
+        assert certificate.statement.views
+        self.check([known(law, differing) for law in kinds_of(scenario).values()], certificate)
+
+    @pytest.mark.parametrize("coupling", ["cells:site", "transport:site"])
+    def test_changes_are_kept_in_layers_where_the_claim_needs_them(self, coupling):
+        """Else the rows of each kind alone: what is beside a guess is not looked for as long."""
+        scenario = prevalence(np.random.default_rng([13, 1]), 2, **DESIGNS["stratified"])
+        for claim, n_laws in ((Guarantee.guess(at_most=0.6), 2), (self.RENYI, 3)):
+            evidence = certified(scenario, claim, coupling).evidence
+            assert len(evidence.full.differences.radii) == n_laws
+            assert evidence.full.recipe.layers_changes == (n_laws == 3)
+
+    @pytest.mark.parametrize("claim", [RENYI, DELTA], ids=["renyi", "delta"])
+    @pytest.mark.parametrize("dim", [1, 2])
+    def test_several_kinds_change_at_once(self, dim, claim):
+        scenario = Scenario.from_prevalence(
+            random_table(np.random.default_rng([14, dim]), dim, n_kinds=3),
+            column="kind",
+            values=["k0", "k1"],
+            within=0.1,
+            n_rows=20,
+            query=query_of(dim, "mean"),
+            source="held_out",
+        )
+        certificate = certify_release(scenario, claim)
+        laws = list(kinds_of(scenario).values())
+        for taken, given in itertools.combinations(divisions(2, 3), 2):
+            if not any(a and b for a, b in zip(taken, given, strict=True)):
+                worlds = [
+                    laws[0].times(a).plus(laws[1].times(b)).plus(laws[2].times(c))
+                    for a, b, c in (taken, given)
+                ]
+                self.check(worlds, certificate)
+
+    @pytest.mark.parametrize("dim", [1, 2])
+    def test_it_is_reached(self, dim):
+        """Rows of a kind that are all alike: a bound 2 % lower would be false."""
+        columns = {"kind": ["k0"] * 3 + ["k1"] * 3, "x0": [0.0] * 3 + [1.0] * 3}
+        table = pa.table({**columns, "site": ["b"] * 3 + ["a"] * 3})
+        settings = {"column": "kind", "value": "k1", "source": "held_out", "n_rows": 200}
+        scenario = Scenario.from_prevalence(
+            table, **settings, within=0.15, query=query_of(dim, "mean")
+        )
+        worlds = [law.times(30) for law in kinds_of(scenario).values()]
+        certificate = certify_release(scenario, self.RENYI)
+        assert renyi(worlds, whitening_of(certificate), 4.0) == pytest.approx(1.0, rel=0.02)
+        self.check(worlds, certificate)
+        certificate = certify_release(scenario, self.DELTA)
+        truth = delta(worlds, whitening_of(certificate), 1.0)
+        assert truth == pytest.approx(1e-3, rel=0.02 if dim == 1 else 0.2)
+        self.check(worlds, certificate)
+
+
+def renyi(laws, whitening, order):
+    """Rényi divergence, the larger of both orders, on a grid as far as either law is tilted."""
+    points = [law.points @ whitening.T for law in laws]
+    dim = points[0].shape[1]
+    every = np.concatenate(points)
+    middle, reach = (every.max(0) + every.min(0)) / 2, (every.max(0) - every.min(0)) / 2
+    step = 4 * STEP[dim] / (3 if dim == 2 else 1)
+    far = 2 * order * reach + 8
+    axes = [np.arange(-end, end, step) + m for m, end in zip(middle, far, strict=True)]
+    logs = []
+    for law, own in zip(laws, points, strict=True):
+        bells = [norm.logpdf(axis[:, None] - own[None, :, k]) for k, axis in enumerate(axes)]
+        total = np.full([len(axis) for axis in axes], -np.inf)
+        for k, weight in enumerate(law.weights):
+            parts = [bell[:, k] for bell in bells]
+            part = parts[0] if dim == 1 else np.add.outer(*parts)
+            total = np.logaddexp(total, part + np.log(weight)) if weight > 0 else total
+        logs.append(total)
+    found = max(logsumexp(order * a + (1 - order) * b) for a, b in (logs, logs[::-1]))
+    return (found + dim * math.log(step)) / (order - 1)
 
 
 class TestSizes:

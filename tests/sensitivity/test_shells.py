@@ -138,9 +138,13 @@ class TestNeverBelow:
         assert truth <= bound * (1 + 1e-9) + 1e-12
         assert bound <= rate * row_sum.reach**2 * (1 + 1e-9)
         assert row_sum.reach**2 >= squares.max() * (1 - 1e-12)
-        for epsilon in (0.1, 1.0, 3.0):
-            truth = float(np.exp(logs) @ gaussian_delta(np.sqrt(squares), epsilon))
-            assert truth <= row_sum.delta(epsilon, 1.0, 0.0)
+        # A margin is what a grid adds to every distance.
+        for epsilon, (std, margin) in itertools.product(
+            (0.1, 1.0, 3.0), ((1.0, 0.0), (0.8, 0.5), (2.0, 3.0))
+        ):
+            distances = (np.sqrt(squares) + margin) / std
+            truth = float(np.exp(logs) @ gaussian_delta(distances, epsilon))
+            assert truth <= row_sum.delta(epsilon, std, margin)
 
 
 class TestTightness:

@@ -166,20 +166,32 @@ def _candidate(
 
 
 def smallest_epsilon(
-    delta_at: Callable[[float], float], delta: float, *, first: float = 1.0
+    delta_at: Callable[[float], float],
+    delta: float,
+    *,
+    first: float = 1.0,
+    width: float = RELATIVE_WIDTH,
 ) -> float:
     """Smallest epsilon with `delta_at(epsilon) <= delta`; infinite if none is found.
 
-    `first` is tried first: if it is enough, the result is not larger.
+    `first` is tried first: if it is enough, the result is not larger. The result is the smallest up
+    to the relative `width`, and never below it.
     """
 
     def deltas(epsilons: Floats) -> Floats:
         return np.array([delta_at(float(epsilons[0]))])
 
-    return float(smallest_epsilons(deltas, np.array([first]), np.array([delta]))[0])
+    found = smallest_epsilons(deltas, np.array([first]), np.array([delta]), width=width)
+    return float(found[0])
 
 
-def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
+def smallest_epsilons(
+    deltas: Callable[[Floats], Floats],
+    first: Floats,
+    limits: Floats,
+    *,
+    width: float = RELATIVE_WIDTH,
+) -> Floats:
     """For each entry the smallest epsilon with delta at most its limit; infinite if none is found.
 
     Guarantee: `deltas` was evaluated at the result and was at most the limit. A bracket is narrowed
@@ -200,7 +212,7 @@ def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits:
         above, below = np.log(at_low / limits), np.log(at_high / limits)
     side = np.zeros_like(first)
     for step in range(_MOST_STEPS):
-        wide = np.isfinite(high) & (high - low > RELATIVE_WIDTH * high)
+        wide = np.isfinite(high) & (high - low > width * high)
         if not wide.any():
             break
         # Narrow brackets are evaluated at infinity, where the delta costs nothing to compute.

@@ -133,7 +133,8 @@ def decided_noise(
     fit = _shape_for(scenario, claim, options, widths)
     first = _FIRST_RECIPE
     if fit.coupling is not None:
-        first = attrs.evolve(first, coupling=fit.coupling)
+        rare = not claim.by_mean_square
+        first = attrs.evolve(first, coupling=fit.coupling, layers_changes=rare)
     compared = compare(fit.shape, first)
     equal, full = compared.full.are_equal, compared.full
     if claim.is_sliced and compared.slices is not None:

@@ -255,7 +255,7 @@ def _row_fit(
     def whole(name: str, covariance: Floats) -> Whole:
         """Compare the worlds under this noise, beyond second moments."""
         shape = None if scenario.dim == 1 else Shape.of_covariance(covariance)
-        layered = RowDifference.of(kinds, pairs, coupling=name, shape=shape, layered=True)
+        layered = RowDifference.of(kinds, pairs, coupling=name, shape=shape, layered="changes")
         return Whole(Full(dim=scenario.dim, differences=layered, shape=shape))
 
     def sized(name: str, noise: RowNoise) -> RowNoise:

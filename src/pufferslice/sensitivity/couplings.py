@@ -115,6 +115,9 @@ class Recipe:
     it, every other cost also keeps the candidate that is best for the guess."""
     coupling: str = "independent"
     """For sums of rows, the coupling of the two rows of a change."""
+    layers_changes: bool = True
+    """For rows that meet by cells, whether layers of the changes are kept, beside those of each
+    kind of rows: claims about rare outputs need less noise with them."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(get_args(Effort), effort=self.effort)

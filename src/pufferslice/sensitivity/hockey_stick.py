@@ -24,9 +24,10 @@ from pufferslice._core.arrays import Floats
 
 _LEAST_LOG, _LARGEST_LOG = -50.0, 30.0
 """Logarithms of the squared distances among which a point of contact is looked for."""
-_BISECTIONS: Final = 34
-_WIDTHS: Final = tuple(2.0**-k for k in (4, 10, 17, 21, 24))
-"""Half-widths, in logarithms, of the bracket around a point of contact; the last that holds."""
+_BISECTIONS: Final = 12
+_SECANTS: Final = 4
+_WIDTHS: Final = tuple(2.0**-k for k in (24, 21, 17, 10, 4))
+"""Half-widths, in logarithms, of the bracket around a point of contact; the first that holds."""
 _SLOPE_ERROR: Final = 2.0**-34
 """Bound on the error of the logarithm of a slope, beside that of delta."""
 _LOG_ERROR: Final = 2.0**-46
@@ -109,16 +110,26 @@ def _contacts(epsilon: float, targets: Floats, *, power: int) -> tuple[Floats, F
         return slope + power * log_q - targets, error + _SLOPE_ERROR * (1 + z**2)
 
     below, above = np.full_like(targets, _LEAST_LOG), np.full_like(targets, _LARGEST_LOG)
-    for _ in range(_BISECTIONS):
+    at_below, at_above = np.full_like(targets, np.nan), np.full_like(targets, np.nan)
+    for step in range(_BISECTIONS + _SECANTS):
         middle = (below + above) / 2
+        if step >= _BISECTIONS:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                secant = below + (above - below) * at_below / (at_below - at_above)
+            middle = np.where((below <= secant) & (secant <= above), secant, middle)
         value, error = excess(middle)
         is_steep = ~((error < _MOST_ERROR) & (value < 0))
         below, above = np.where(is_steep, middle, below), np.where(is_steep, above, middle)
+        at_below = np.where(is_steep, value, at_below)
+        at_above = np.where(is_steep, at_above, value)
     low, high = np.full_like(targets, -np.inf), np.full_like(targets, _LARGEST_LOG)
-    for width in _WIDTHS:  # the narrowest that holds comes last
-        for end, other in ((low, below - width), (high, above + width)):
+    for end, side in ((low, 1.0), (high, -1.0)):
+        is_open = np.ones(len(targets), dtype=np.bool_)
+        for width in _WIDTHS:
+            other = middle - side * width
             value, error = excess(other)
-            side = 1.0 if end is low else -1.0
-            holds = (error < _MOST_ERROR) & (side * value > error)
-            end[holds] = other[holds]
+            holds = is_open & (error < _MOST_ERROR) & (side * value > error)
+            end[holds], is_open = other[holds], is_open & ~holds
+            if not is_open.any():
+                break
     return low, high

@@ -145,7 +145,7 @@ class Sorting:
         shares, moments = np.zeros(self.n_layers), np.zeros((self.n_layers, dim, dim))
         places = np.split(where, np.cumsum([len(each) for each in radii])[:-1])
         for meeting, place in zip(meetings, places, strict=True):
-            masses, seconds = _combined(meeting)
+            masses, seconds = combined(meeting)
             np.add.at(shares, place, masses)
             np.add.at(moments, place, seconds)
         return Layers(largest, moments + _raised(shares, self.spans, _COUPLED_ERROR))
@@ -245,7 +245,7 @@ def farthest_in_boxes(low: Floats, high: Floats, center: Floats, metric: Floats)
     return float((lengths + 8 * (len(center) + 4) * UNIT_ROUNDOFF * reach).max()) * _UP
 
 
-def _combined(meeting: Meeting) -> tuple[Floats, Floats]:
+def combined(meeting: Meeting) -> tuple[Floats, Floats]:
     """Probability and second moment of the change from each pair of layers."""
     one, other, shift, dim = meeting.second, meeting.first, meeting.shift, len(meeting.shift)
     shares = one.shares[:, None] * other.shares

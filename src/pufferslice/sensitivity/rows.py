@@ -25,13 +25,14 @@ only means, covariances and public ranges are known, there is one layer.
 C depends on how the two rows of a change are coupled; m does not. Drawn independently,
 $C = S_0 + S_1$. By *transport*, rows meet that are close. Coupled by *cells*, a public label of
 rows, the labels of both rows are drawn together, and the rows are independent given their labels.
-Their covariance is then that of the means of their cells: $C = S_0 + S_1 - X - X^\top$ with
+Whatever the probabilities $\pi_{cc'}$ of two labels are, with the shares $p_{ic}$ of the cells as
+their sums, the rows of each kind keep their law, so that this is a coupling of the rows. Their
+covariance is that of the means of their cells: $C = S_0 + S_1 - X - X^\top$ with
 
 $$X = \sum_{cc'} \pi_{cc'}\, u_{0c} u_{1c'}^\top,$$
 
-$\pi_{cc'}$ the probability of two labels and $u_{ic}$ the mean of the rows of a cell less that of
-their kind. The labels are equal as often as they can be, $\pi_{cc} = o_c = \min(p_{0c}, p_{1c})$
-with the shares $p_{ic}$ of the cells, and otherwise independent,
+$u_{ic}$ the mean of the rows of a cell less that of their kind. The labels are equal as often as
+they can be, $\pi_{cc} = o_c = \min(p_{0c}, p_{1c})$, and otherwise independent,
 
 $$X = \sum_c o_c\, u_{0c} u_{1c}^\top + \frac{\big(\sum_c (p_{0c} - o_c) u_{0c}\big)
     \big(\sum_c (p_{1c} - o_c) u_{1c}\big)^\top}{1 - \sum_c o_c},$$
@@ -43,7 +44,7 @@ $\pi$, are enough.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast, final
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, cast, final
 
 import attrs
 import numpy as np
@@ -89,19 +90,24 @@ MOST_FEATURES: Final = 256
 """Most features of a row for bounds beyond second moments."""
 _MOST_LAYERED: Final = 2**9
 """Most cells whose rows are sorted into layers apart."""
-_LAYER_ERROR: Final = 1e-7
-"""Tolerance for the sum of layers, which were rounded up, as shares of what one row could do."""
 _LAYER_ROOM: Final = 1e-3
 """Tolerance for radii of layers, as a share of the longest change."""
-_AGREEMENT: Final = 2.0**-34
-"""Largest difference between moments of the same rows, as shares of what one row could do: far
-below `MOMENT_ERROR`, by which second moments are raised."""
+_AGREEMENT: Final = 2.0**-36
+"""Largest difference between moments of the same rows, as shares of what one row could do, and
+between the shares of cells and those that a plan has, in total."""
+_LAYER_AGREEMENT: Final = 2.0**-30
+"""Largest difference between layers of the same rows, as shares of what is in them."""
 _EXACTLY: Final = 2.0**-44
-"""Largest relative difference between numbers that do not depend on the order of rows."""
+"""Largest relative difference between numbers that do not depend on the rows."""
+_EPSILON_WIDTH: Final = 2.0**-20
+"""Relative width of the bracket in which the smallest epsilon is found."""
 _MOST_RAISED: Final = 40
 """Largest factor of `MOMENT_ERROR` by which layers are rounded up."""
 _UP: Final = 1 + 2.0**-40
 _ROOM: Final = 1 + 2.0**-20
+
+
+Layered = Literal["nothing", "kinds", "changes"]
 
 
 class Change(NamedTuple):
@@ -172,11 +178,12 @@ class RowDifference(NotOnSpheres):
         *,
         coupling: str = INDEPENDENT,
         shape: Shape | None = None,
-        layered: bool = False,
+        layered: Layered = "nothing",
     ) -> "RowDifference":
         """Compute the difference of worlds; transport is that of rows that the shape whitens.
 
-        `layered` keeps what bounds beyond second moments need, as far as the rows are known.
+        `layered` keeps what bounds beyond second moments need, as far as the rows are known:
+        layers of the rows of each kind, or of the changes of rows that meet by cells as well.
         """
         kinds = _kinds_of(distributions)
         cells = _cells_of(kinds, coupling)
@@ -203,9 +210,12 @@ class RowDifference(NotOnSpheres):
         layers: list[Layers] = []
         is_known = all(kind.rows is not None for kind in kinds)
         trials = [distributions[a].differing.trials for a, _ in pairs]
-        if layered and is_known and all(number for number, _ in trials) and dim <= MOST_FEATURES:
+        is_number = all(number for number, _ in trials)
+        if layered != "nothing" and is_known and is_number and dim <= MOST_FEATURES:
             metric = np.eye(dim) if shape is None else shape.whitening
-            layers = _layers_of(kinds, places, coupling, metric, transported, plans)
+            is_coupled = layered == "changes" or coupling == TRANSPORT
+            how = coupling if is_coupled else INDEPENDENT
+            layers = _layers_of(kinds, places, how, metric, transported, plans)
         return cls(
             means=[kind.row_mean for kind in kinds],
             covs=[_symmetric(kind.row_cov) for kind in kinds],
@@ -354,10 +364,13 @@ class RowDifference(NotOnSpheres):
         for counts, squares, own, (needed, product) in zip(
             self.counts, self.squares, self.trials, stated, strict=True
         ):
-            sizes = np.abs(product).max() * (_ROOM - 1)
+            # In units of what is needed, period by period: far less than `second_moments` adds.
+            sizes = np.sqrt(np.diagonal(product))
+            sizes = np.where(sizes > 0, sizes, 1.0)
+            spare = (squares - product) / np.outer(sizes, sizes)
             if (
-                (counts < needed / _ROOM).any()
-                or (np.linalg.eigvalsh(squares - product)[0] < -len(product) * sizes)
+                (counts < needed * (1 - _EXACTLY)).any()
+                or (np.linalg.eigvalsh(spare)[0] < -len(product) * _EXACTLY)
                 or (own[0] > 0 and (own < trials).any())
             ):
                 yield "fewer rows differ in the evidence than the stated range of secrets needs"
@@ -447,16 +460,21 @@ class RowDifference(NotOnSpheres):
     def delta_curve(self, noise: Covariance) -> Callable[[float], Floats]:
         """Bound delta by the mean squared distance, and by exponential moments where they exist."""
         squares, variations = self.mean_squares(noise), self.variations(noise)
-        sums = self.sums(noise.shape)
 
         def deltas(epsilon: float) -> Floats:
-            found = [
-                min((each.delta(epsilon, noise.std, noise.margin) for each in one), default=1.0)
-                for one in sums
-            ]
+            found = self._deltas_of_sums(epsilon, noise)
             return np.minimum(np.minimum(variations, mean_delta(squares, epsilon)), found)
 
         return deltas
+
+    def _deltas_of_sums(self, epsilon: float, noise: Covariance) -> Floats:
+        """Bound delta by exponential moments alone; 1 where there are none."""
+        return np.array(
+            [
+                min((each.delta(epsilon, noise.std, noise.margin) for each in sums), default=1.0)
+                for sums in self.sums(noise.shape)
+            ]
+        )
 
     def variations(self, noise: Covariance) -> Floats:
         """Bound total variation by two Gaussians at the root mean squared distance (Jensen).
@@ -477,8 +495,18 @@ class RowDifference(NotOnSpheres):
         """Find the smallest epsilon at `delta`; None where rows have too many features."""
         if not self.bounds_rare_outputs:
             return None
-        curve = self.delta_curve(noise)
-        return smallest_epsilon(lambda epsilon: float(curve(epsilon).max()), delta)
+
+        def smallest(curve: Callable[[float], Floats], first: float) -> float:
+            def largest(epsilon: float) -> float:
+                return float(curve(epsilon).max())
+
+            return smallest_epsilon(largest, delta, first=first, width=_EPSILON_WIDTH)
+
+        found = smallest(lambda epsilon: self._deltas_of_sums(epsilon, noise), 1.0)
+        # The bound by the mean square falls: above delta there, it gives no smaller epsilon.
+        if math.isfinite(found) and mean_delta(self.mean_squares(noise), found).min() > delta:
+            return found
+        return smallest(self.delta_curve(noise), found if math.isfinite(found) else 1.0)
 
     def reach(self) -> None:
         """Return None: distances of coupled rows are not kept."""
@@ -523,9 +551,9 @@ class RowDifference(NotOnSpheres):
             and self.counts.max() > 0
             and self._has_possible_counts()
             and not (len(self.coupled) and self.shares.shape[1])
-            and all(self._is_covariance(cov) for cov in self.covs)
+            and self._are_covariances(self.covs)
             and self._has_fitting_cells()
-            and all(self._is_covariance(change.cov) for change in self.changes)
+            and self._are_covariances(np.array([change.cov for change in self.changes]))
             and self._has_possible_trials()
             and self._has_fitting_layers()
         )
@@ -576,49 +604,49 @@ class RowDifference(NotOnSpheres):
 
     def _has_possible_trials(self) -> bool:
         """Whether the numbers of rows that may differ give the expected ones."""
-        is_number = self.trials[:, 0] > 0
-        number, probability = self.trials[is_number].T
+        number, probability = self.trials.T
+        is_number = number > 0
         mean = number * probability
-        squares = np.diagonal(self.squares, axis1=1, axis2=2).max(axis=1, initial=0.0)[is_number]
+        squares = np.diagonal(self.squares, axis1=1, axis2=2).max(axis=1, initial=0.0)
+        fits = (
+            (self.counts.max(axis=(1, 2)) <= mean * _ROOM)
+            & (squares <= (mean**2 + mean * (1 - probability)) * _ROOM)
+            & (number == np.floor(number))
+            & (probability > 0)
+            & (probability <= 1)
+        )
         return bool(
-            (number == np.floor(number)).all()
-            and ((probability > 0) & (probability <= 1)).all()
-            and (self.counts.max(axis=(1, 2))[is_number] <= mean * _ROOM).all()
-            and (squares <= (mean**2 + mean * (1 - probability)) * _ROOM).all()
+            (fits | ((number == 0) & (probability == 0))).all()
             and (self.n_periods == 1 or not is_number.any())
         )
 
     def _has_fitting_layers(self) -> bool:
-        """Whether layers add up to the covariances, and no layer has rows beyond its radius."""
+        """Whether layers have the covariances, and no layer has rows beyond its radius."""
         if not len(self.metric):
             return True
-        whole = [*self.covs, *(each.cov for each in self.changes)][: len(self.radii)]
-        units, size = np.outer(self.spans, self.spans), np.abs(self.metric) @ self.spans
-        room = _LAYER_ERROR * len(self.spans)
+        whole = np.array([*self.covs, *(each.cov for each in self.changes)])[: len(self.radii)]
+        size = np.abs(self.metric) @ self.spans
         least = float(np.linalg.norm(size)) * _LAYER_ROOM
         # What layers were rounded up by, at most, in the coordinates of the radii.
         raised = _MOST_RAISED * MOMENT_ERROR * len(self.spans) * float(size @ size)
-        for cov, radii, layers in zip(whole, self.radii, self.layers, strict=True):
-            squares = np.einsum("ij,kjl,il->k", self.metric, layers, self.metric)
-            squares = np.maximum(squares - raised, 0.0)
-            if (
-                (np.abs(layers.sum(axis=0) - cov) > room * units).any()
-                or any(not self._is_covariance(each) for each in layers)
-                or (squares / np.maximum(radii, least) ** 2).sum() > 1 + _LAYER_ROOM
-            ):
-                return False
-        return True
+        squares = np.tensordot(self.layers, self.metric.T @ self.metric, 2)
+        shares = np.maximum(squares - raised, 0.0) / np.maximum(self.radii, least) ** 2
+        return bool(
+            (self.radii >= 0).all()
+            and (shares.sum(axis=1) <= 1 + _LAYER_ROOM).all()
+            and self._are_covariances(self.layers)
+            and self._are_covariances(_symmetric(self.layers.sum(axis=1) - whole))
+        )
 
-    def _is_covariance(self, cov: Floats) -> bool:
-        """Whether a matrix is symmetric and, up to rounding, positive semi-definite."""
+    def _are_covariances(self, covs: Floats) -> bool:
+        """Whether matrices are symmetric and, up to rounding, positive semi-definite."""
         units = np.where(self.spans > 0, self.spans, 1.0)
-        raised = cov / np.outer(units, units)
-        raised[np.diag_indices(self.n_features)] += MOMENT_ERROR * self.n_features
+        raised = covs / np.outer(units, units) + MOMENT_ERROR * self.n_features * np.eye(len(units))
         try:
             np.linalg.cholesky(raised)
         except np.linalg.LinAlgError:
             return False
-        return np.array_equal(cov, cov.T)
+        return np.array_equal(covs, np.swapaxes(covs, -1, -2))
 
     def _has_fitting_cells(self) -> bool:
         """Whether cells have the shares and means of their kinds, and vary no more than these."""
@@ -629,16 +657,24 @@ class RowDifference(NotOnSpheres):
         between = np.einsum("kc,kcf,kcg->kfg", self.shares, apart, apart)
         return bool(
             (self.shares >= 0).all()
-            and np.abs(self.shares.sum(axis=1) - 1).max() <= MOMENT_ERROR
+            and np.abs(self.shares.sum(axis=1) - 1).max() <= _AGREEMENT
             and (np.abs(means - self.means) <= MOMENT_ERROR * self.spans).all()
-            and all(self._is_plan(*each) for each in zip(self.plans, self.pairs, strict=False))
-            and all(self._is_covariance(within) for within in _symmetric(self.covs - between))
+            and self.has_plans
+            and self._are_covariances(_symmetric(self.covs - between))
         )
 
-    def _is_plan(self, plan: Floats, pair: Integers) -> bool:
-        """Whether probabilities of each two cells have the shares of both kinds."""
-        sums = np.stack([plan.sum(axis=1), plan.sum(axis=0)])
-        return bool((plan >= 0).all() and np.abs(sums - self.shares[pair]).max() <= MOMENT_ERROR)
+    @property
+    def has_plans(self) -> bool:
+        r"""Whether the probabilities of each two cells have the shares of both kinds.
+
+        A plan $\pi$ of which both marginals are off by $\delta$ in total is within $2 \delta$, in
+        total, of one that has them (scale down what is too much, and add the product of what is
+        missing), so that X is off by at most $2 \delta r r'$.
+        """
+        plans, shares = self.plans, self.shares[self.pairs[: len(self.plans)]]
+        sums = np.stack([plans.sum(axis=2), plans.sum(axis=1)], axis=1)
+        lacking = np.abs(sums - shares).sum(axis=(1, 2))
+        return bool((plans >= 0).all() and (lacking <= _AGREEMENT).all())
 
     def __repr__(self) -> str:
         return f"RowDifference(dim={self.dim}, n_instances={self.n_instances})"
@@ -768,32 +804,39 @@ def _kinds_of(distributions: Sequence[RowDistribution]) -> list[RowDistribution]
 
 
 def are_moments_of_same_rows(stored: RowDifference, other: RowDifference) -> bool:
-    """Whether moments are the same but for the order of sums: `second_moments` allows for that.
+    r"""Whether moments are the same but for the order of sums: what is stored allows for that.
 
-    With means that are off by a share e of what one row could do, r, and covariances by e r r', an
-    entry of the second moment is off by at most (4e + 4e^2) E[D^2] + 2e E[D], times r r': less than
-    a quarter of what `MOMENT_ERROR` adds. Layers were rounded up, by more.
+    With e the largest error, r what one row could do, and all inequalities entry by entry:
+
+    *Second moments.* Means and cells are off by $e r$, covariances by $e r r'$, plans by e in
+    total, shares not at all. Then $m m^\top$ is off by at most $(4e + 4e^2)\, r r'$; $S_0 + S_1$ by
+    $2e$, and $X + X^\top$ by $2 (4e + 4e^2) + 4e$ times that. All of it is less than a quarter of
+    what `second_moments` adds, $10^{-9} d$ times at least $E[D^2]\, r^2$ and $E[D]\, r^2$.
+
+    *Layers.* A layer with the share s of the rows has at most $s r^2$, or $4 s r^2$ of changes, on
+    its diagonal. An entry is off by a share of the root of two of these at most: less than what is
+    added on the diagonal, $4 \cdot 10^{-9} d s r^2$, or $4 \cdot 10^{-8} d s r^2$ of changes. Radii
+    are off by e times the length that whitening can give r, and have $2 \cdot 10^{-9}$ times that.
     """
     mine, theirs = stored.arrays(), other.arrays()
     if any(mine[name].shape != array.shape for name, array in theirs.items()):
         return False
-    units = stored.spans
+    spans = other.spans
+    roots = np.sqrt(np.maximum(np.diagonal(other.layers, axis1=-2, axis2=-1), 0.0))
+    length = np.linalg.norm(np.abs(other.metric) @ spans) if len(other.metric) else 0.0
     room = {
-        "means": units,
-        "cell_means": units,
-        "shares": 1.0,
-        "plans": 1.0,
-        "covs": np.outer(units, units),
-        "coupled": np.outer(units, units),
-        "layers": np.outer(units, units),
-        "radii": np.abs(other.metric).sum() * units.max(),
+        "means": _AGREEMENT * spans,
+        "cell_means": _AGREEMENT * spans,
+        "covs": _AGREEMENT * np.outer(spans, spans),
+        "coupled": _AGREEMENT * np.outer(spans, spans),
+        "layers": _LAYER_AGREEMENT * roots[..., :, None] * roots[..., None, :],
+        "radii": _AGREEMENT * length,
+        "counts": _EXACTLY * other.counts,
+        "squares": _EXACTLY * np.abs(other.squares),
+        "plans": np.inf,
     }
-    return all(
-        bool(
-            (np.abs(mine[name] - array) <= _AGREEMENT * room[name]).all()
-            if name in room
-            else np.allclose(mine[name], array, rtol=_EXACTLY, atol=0.0)
-        )
+    return stored.has_plans and all(
+        bool((np.abs(mine[name] - array) <= room.get(name, 0.0)).all())
         for name, array in theirs.items()
     )
 

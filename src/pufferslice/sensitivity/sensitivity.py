@@ -561,7 +561,7 @@ def _row_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
         compared.pairs,
         coupling=recipe.coupling,
         shape=shape,
-        layered=True,
+        layered="changes" if recipe.layers_changes else "kinds",
     )
     return Full(dim=compared.scenario.dim, differences=differences, shape=shape, recipe=recipe)
 

@@ -66,7 +66,9 @@ _LARGEST_MOMENT: Final = 2.0**7
 """First and last rate of the ladder, times about the mean square."""
 _JUMP: Final = 1.5
 """Growth of a logarithm over its rate, in a step of the ladder, at which far modes set in."""
-_BISECTIONS: Final = 8
+_ROUNDS: Final = 2
+_POINTS: Final = 15
+"""Rates in each of these rounds, which look for the last one below that jump."""
 _TAILS: Final = (2.0**-27, 2.0**-47)
 """Probabilities that a delta may leave out where the number of rows is random."""
 _MUCH: Final = 2.0**6
@@ -84,6 +86,8 @@ _SERIES: Final = 0.5
 """Argument of psi below which it is a series, because a difference would lose digits."""
 _TERMS: Final = 20
 _NEWTON_STEPS: Final = 16
+_SHORT: Final = 2.0**-20
+"""Step after which the bound, whose slope is 0 there, would hardly fall."""
 _TO_BOUNDARY: Final = 0.9
 _LEAST: Final = 2.0**-40
 """Least positive t: it is at most 1."""
@@ -236,11 +240,12 @@ class RowSum:
         growth = logs / rates
         steep = int(np.argmax(np.append(growth[1:] > _JUMP * growth[:-1], True)))
         below, above = rates[steep], rates[min(steep + 1, len(rates) - 1)]
-        for _ in range(_BISECTIONS):
-            rate = math.sqrt(below * above)
-            log = float(self.log_moments(np.array([rate]))[0])
-            rates, logs = np.append(rates, rate), np.append(logs, log)
-            below, above = (below, rate) if log > _JUMP * growth[steep] * rate else (rate, above)
+        for _ in range(_ROUNDS):
+            ends = np.geomspace(below, above, _POINTS + 2)
+            found = self.log_moments(ends[1:-1])
+            rates, logs = np.append(rates, ends[1:-1]), np.append(logs, found)
+            is_steep = np.append(found > _JUMP * growth[steep] * ends[1:-1], True)
+            below, above = ends[np.argmax(is_steep) :][:2]
         return rates, logs
 
     def delta(self, epsilon: float, std: float, margin: float) -> float:
@@ -471,4 +476,6 @@ def _best_tilts(spectra: _Spectra, inner: Floats, n_factors: int) -> tuple[Float
         step /= np.maximum(1.0, np.maximum(-step * move_t / np.maximum(tilts, _LEAST), 0.0))
         tilts = np.maximum(tilts + step * move_t, 0.0)
         slopes = np.minimum(slopes + step * move_y, 1.0)
+        if max(np.abs(move_t).max(), np.abs(move_y).max()) < _SHORT:
+            break
     return tilts, slopes

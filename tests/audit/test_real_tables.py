@@ -20,6 +20,7 @@ SURE = 5.0
 """Standard errors by which chance may exceed a claim, for all attacks of this file together."""
 CASES = {
     "adult": (real_tables.adult, 3_000, False),
+    "moments": (real_tables.moments, 3_000, False),
     "cleveland": (real_tables.cleveland, 60, True),
     "student": (real_tables.student, 395, True),
     "breast cancer": (real_tables.breast_cancer, 569, False),

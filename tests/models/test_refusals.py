@@ -12,7 +12,7 @@ from tests.refusal_tables import keywords, positions, refusals
 from tests.refusals import check_refused
 
 from pufferslice import Guarantee, Scenario, certify_release, models, release
-from pufferslice._core.sampler import SeededNoise
+from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.errors import ArgumentError, ReleaseError, TableError
 from pufferslice.models import fit
 from pufferslice.models.moments import Moments
@@ -27,7 +27,7 @@ SUGGESTED = partial(models.suggest_columns, FLAT, target="score")
 
 def released(query, folder, **scenario):
     """A release of the query with seeded noise, and its certificate."""
-    noise = SeededNoise(3)
+    noise = SeededTestNoise(3)
     settings = {"column": "town", "value": "y", "within": 0.1, "moments_from": TABLE.slice(0)}
     scenario = Scenario.from_prevalence(TABLE, query=query, **(settings | scenario))
     certificate = certify_release(scenario, Guarantee.guess(at_most=0.7), noise=noise)

@@ -71,8 +71,10 @@ def suggest_columns(
         if ends is None:
             raise ArgumentError(f"target {given(target)} must have different numbers")
         numbers[target] = ends
-    matrix, answers = _candidates(frame, candidates, target, numbers)
-    chosen = [candidates[place] for place in _forward(matrix, answers, n)]
+    chosen = []
+    if candidates:
+        matrix, answers = _candidates(frame, candidates, target, numbers)
+        chosen = [candidates[place] for place in _forward(matrix, answers, n)]
     if not chosen:
         raise ArgumentError("earlier_table must have a column that says something of the target")
     levels: dict[str, list[ConditionLike]] = {}

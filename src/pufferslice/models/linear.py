@@ -99,7 +99,7 @@ class LinearModel(Shown):
         names = [shown(name) for name in self.design.names]
         width = max(map(len, [*names, "intercept"]))
         rows = [*zip(names, self.weights, strict=True), ("intercept", self.offset)]
-        lines = [f"  {name:<{width}}  {weight:>10.4g}" for name, weight in rows]
+        lines = [f"  {name:<{width}}  {weight:>+10.4g}" for name, weight in rows]
         return "\n".join([*self.sentences(), *lines])
 
     def __repr__(self) -> str:

@@ -112,7 +112,7 @@ class Moments:
     def products(self) -> Floats:
         """Mean of each product; 0, without noise, for levels that exclude each other."""
         padded: Floats = np.append(self.values, 0.0)
-        return padded[self.places]
+        return np.asarray(padded[self.places])
 
     @cached_property
     def scales(self) -> Floats:

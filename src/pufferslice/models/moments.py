@@ -124,7 +124,7 @@ class Moments:
             spans**2 * _LEAST_VARIANCE, np.sqrt(np.diagonal(self.noise)[: len(means)]) * is_flag
         )
         variances = np.diagonal(self.products) - means**2
-        return np.sqrt(np.maximum(variances, least))
+        return np.asarray(np.sqrt(np.maximum(variances, least)))
 
     @cached_property
     def covariance(self) -> Floats:

@@ -33,6 +33,25 @@ def adult(n_rows, **options):
     )
 
 
+def moments(n_rows, **options):
+    """Second moments of six columns, of which marriage goes with the secret."""
+    last_year, _ = datasets.adult_years()
+    query = queries.second_moments(
+        target={"income": ">50K"},
+        numbers=["education-num", "age"],
+        levels={
+            "marital-status": ["Married-civ-spouse"],
+            "occupation": ["Exec-managerial", "Prof-specialty"],
+            "capital-gain": [queries.above(5_000)],
+        },
+        clip={"education-num": (1, 16), "age": (17, 70)},
+    )
+    settings = {"column": "sex", "value": "Female", "within": 0.05, "n_rows": n_rows}
+    return Scenario.from_prevalence(
+        None, **(settings | {"query": query, "moments_from": last_year} | options)
+    )
+
+
 def cleveland(n_rows, folder, **options):
     """Patients with and without a disease."""
     table = pa_csv.read_csv(folder / "cleveland.csv.gz")

@@ -30,6 +30,7 @@ def run(script, folder):
 def test_there_are_examples():
     assert {script.stem for script in EXAMPLES} >= {
         "adult_groups",
+        "adult_model",
         "gaussian_worlds",
         "hospital_prevalence",
         "records_from_csv",

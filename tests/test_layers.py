@@ -47,6 +47,7 @@ def test_a_wrong_module_is_caught(module, text, complaint, repository, tmp_path)
             "audit",
             "torch",
             "baselines",
+            "models",
             "releases",
             "certificate",
         ),

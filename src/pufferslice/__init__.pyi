@@ -3,6 +3,7 @@
 
 from pufferslice import data
 from pufferslice import errors as errors
+from pufferslice import models as models
 from pufferslice import queries as queries
 from pufferslice.certificate import (
     Certificate as Certificate,

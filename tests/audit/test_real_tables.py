@@ -21,6 +21,7 @@ SURE = 5.0
 GUESS = Guarantee.guess(at_most=0.64)
 CASES = {
     "adult": (real_tables.adult, 3_000, False),
+    "moments": (real_tables.moments, 3_000, False),
     "cleveland": (real_tables.cleveland, 60, True),
     "student": (real_tables.student, 395, True),
     "breast cancer": (real_tables.breast_cancer, 569, False),

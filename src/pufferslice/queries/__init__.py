@@ -34,6 +34,7 @@ from pufferslice.queries.models import (
     linear_svm,
     logistic_regression,
 )
+from pufferslice.queries.moments import second_moments
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.queries.regression import linear_regression
@@ -79,6 +80,7 @@ __all__ = [
     "quarter",
     "quarters",
     "row_function",
+    "second_moments",
     "summary",
     "table_function",
     "week",

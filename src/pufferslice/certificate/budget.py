@@ -587,9 +587,10 @@ def _person(
     square = 0.0
     for name, difference in differences.items():
         choice = options.tables[name]
-        distance = difference.one_row_distance(choice.noise)
-        if distance is None:
+        # A slot is one reading of a home, and no person's only row.
+        if "state_of" in evidence.scenarios[name]["secret"]:
             return values | {"not_stated": {"one_person": "person-not-a-row"}}
+        distance = difference.one_row_distance(choice.noise)
         square += choice.times * distance**2 * (1 + ROOM) * _UP
     delta = options.person_delta
     plans = [run.plan for run in options.runs.values()]

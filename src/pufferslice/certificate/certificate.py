@@ -131,7 +131,7 @@ class Certificate(Shown):
             raise ArgumentError("ledger must be a Ledger, as Ledger('office.ledger')")
         return what_is_left(self.budget, self.digest, ledger)
 
-    def plan(self, part: str) -> TrainingPlan:
+    def plan(self, part: str) -> "BudgetPlan":
         """Return the plan of a training part of a budget, for `Trainer`.
 
         A run of it charges the part in the ledger that the trainer is given.
@@ -142,7 +142,9 @@ class Certificate(Shown):
                 f"part must be a training part of the budget, got {given(part)}; there are "
                 f"{listed(runs, quoted) or 'none'}"
             )
-        return TrainingPlan.from_json(runs[part].plan.to_json())
+        plan = TrainingPlan.from_json(runs[part].plan.to_json())
+        fields = {name: getattr(plan, name) for name in attrs.fields_dict(TrainingPlan)}
+        return BudgetPlan(**fields, certificate=self, part=part)
 
     @property
     def noise_std(self) -> float:
@@ -306,6 +308,28 @@ class Certificate(Shown):
 
     def __repr__(self) -> str:
         return f"Certificate(digest='{self.digest[:12]}…', guarantee='{self.guarantee}')"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class BudgetPlan(TrainingPlan):
+    """Plan of a training part of a budget, which one run may follow.
+
+    Guarantee: that of the budget, for all its outputs together with the weights after every step.
+    Needs: a ledger that charges the part; the table of the budget as the dataset.
+    """
+
+    certificate: Certificate = attrs.field(eq=False)
+    part: str
+
+    def check(self) -> None:
+        """Raise unless the plan is the one that the budget certified; its block is free."""
+        (stated,) = (run.plan for run in self.certificate.budget.runs if run.name == self.part)
+        if stated.to_json() | {"block": None} != self.to_json() | {"block": None}:
+            raise ArgumentError(
+                f"plan must be that of part {quoted(self.part)} of the budget, unchanged but for "
+                f"its block; use budget.plan({self.part!r})"
+            )
 
 
 def _void_sentence(document: Mapping[str, Any]) -> str:

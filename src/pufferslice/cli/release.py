@@ -70,11 +70,12 @@ def release(
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Write the recorded release again.")
+        bool,
+        typer.Option(
+            "--again",
+            help="Write the recorded release again; under a budget the latest, or --again SERIAL.",
+        ),
     ] = False,
-    serial: Annotated[
-        int | None, typer.Option(help="With --again, under a budget: the number of the release.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Release the query on some rows, once or inside a part of a budget, and record it.
@@ -104,20 +105,18 @@ def release(
             spent_marks=spent_marks,
             part=part,
             period=period,
-            serial=serial,
+            serial=_serial_of(scenario, data),
         )
     elif scenario is None:
         raise ArgumentError(
             "give the scenario.toml that was certified; only --again works without it"
         )
-    elif serial is not None:
-        raise ArgumentError("--serial belongs to --again, which writes a recorded release again")
     elif held.workflow == "budget":
         unwanted = {"--group": group, "--row": row, "--rows": rows}
         if unfit := [name for name, value in unwanted.items() if value is not None]:
             raise ArgumentError(
-                f"{listed(unfit)} is for a scenario.toml; name the rows of a part of a budget after "
-                "budget.toml, as in: release budget.toml january.csv"
+                f"{listed(unfit)} is for a scenario.toml; name the rows of a part of a budget "
+                "after budget.toml, as in: release budget.toml january.csv"
             )
         request, name = read_budget(scenario, progress_bar), _part_of(held, part)
         section = request.derived[name]
@@ -141,8 +140,8 @@ def release(
         choices |= {"--noise": noise, "the rows after the scenario": data}
         if unfit := [name for name, value in choices.items() if value is not None]:
             raise ArgumentError(
-                f"{listed(unfit)} is for a budget, and this certificate is of one release; leave it "
-                "out, or name rows with --rows"
+                f"{listed(unfit)} is for a budget, and this certificate is of one release; leave "
+                "it out, or name rows with --rows"
             )
         asked = read_request(scenario, progress_bar)
         section = asked.file.derived
@@ -183,6 +182,12 @@ def release(
             f"{error}. The release is written to {str(out)!r} and recorded in the ledger "
             f"{book.name!r}; {AGAIN}"
         ) from error
+
+
+def _serial_of(scenario: Path | None, data: str | None) -> int | None:
+    """Return the number after --again, which is an argument, with or without budget.toml."""
+    last = data if data is not None or scenario is None else str(scenario)
+    return int(last) if last is not None and last.isdecimal() else None
 
 
 def _part_of(held: "Certificate", part: str | None) -> str:

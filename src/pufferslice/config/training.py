@@ -412,6 +412,11 @@ def _checked_plan(file: TrainingFile, plan: TrainingPlan) -> TrainingPlan:
             "a part of a budget has no [secret] and no [guarantee]; the budget says what is hidden"
         )
     ours = *sampling_and_steps(file), FlatClipping(norm=file.training.clip_norm)
+    if file.training.non_finite != plan.non_finite:
+        raise ArgumentError(
+            "[training] non_finite must be 'zero' under a budget: what a stop reveals is not part "
+            "of its promise"
+        )
     if ours != (plan.sampling, plan.n_steps, plan.clipping):
         raise ArgumentError(
             "the training file has another sampling, clip_norm or number of steps than the budget "

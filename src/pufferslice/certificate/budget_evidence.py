@@ -217,8 +217,7 @@ def shared_couplings(parts: DeclaredParts) -> list[str]:
     alike = set.intersection(*[set(couplings_by_cells(each)) for each in kinds])
     # Near cells are planned by the means of one part's features, so in each part differently.
     equal = sorted(name for name in alike if name.startswith(CELLS))
-    names = [name for name in equal if len(_labels(parts, name)) == 1]
-    return [INDEPENDENT, *names]
+    return [INDEPENDENT, *(name for name in equal if _is_one_label(_labels(parts, name)))]
 
 
 def check_coupling(parts: DeclaredParts, coupling: str) -> None:
@@ -235,13 +234,16 @@ def check_coupling(parts: DeclaredParts, coupling: str) -> None:
         )
     if coupling == INDEPENDENT:
         return
-    labels = _labels(parts, coupling)
-    if None in labels or len(labels) > 1:
+    if not _is_one_label(_labels(parts, coupling)):
         raise ScenarioError(
             f"coupling {coupling!r} needs one label for all parts, and their queries name "
             "different conditions on these columns; couplings cannot be chosen part by part. Name "
             "the same conditions in every part, or couple independently"
         )
+
+
+def _is_one_label(labels: set[object]) -> bool:
+    return len(labels) == 1 and None not in labels
 
 
 def _labels(parts: DeclaredParts, coupling: str) -> set[object]:

@@ -400,6 +400,11 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
     """Check that a release has the coordinates, claim, range and noise of its certificate."""
     statement, fits = certificate.statement, False
+    if isinstance(statement, BudgetStatement):
+        raise ArgumentError(
+            f"{str(path)!r} is a release of a part of a budget, whose values a report cannot "
+            "recompute yet; report the budget without it"
+        )
     if isinstance(statement, ReleaseStatement):
         limits = released.range
         repeated = {

@@ -555,7 +555,7 @@ def bits(n_copies=2):
 
 @pytest.mark.soundness
 class TestFalseRules:
-    """Five tempting rules, each with its counterexample; docs/guarantee.md has the numbers."""
+    """Five tempting rules, each with its counterexample; docs/series.md has the numbers."""
 
     TRUE = 0.5 + 0.5 * (2 * ndtr(2.0) - 1) ** 2
     """Right guesses of the exclusive or of two bits, each published with noise of a quarter."""

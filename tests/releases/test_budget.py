@@ -3,6 +3,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from fractions import Fraction
 from importlib import import_module
 from types import SimpleNamespace
@@ -53,6 +54,8 @@ from pufferslice.errors import (
 from pufferslice.noise.spending import Spending
 from pufferslice.releases import combined, release_again
 from pufferslice.releases.budget import grant_of_budget, part_sums, requested_part
+from pufferslice.releases.commands import finished, reconciling
+from pufferslice.releases.marks import found_in, marks_of_releases
 from pufferslice.releases.states import Intent
 
 MODULE = import_module("pufferslice.releases.release")
@@ -500,3 +503,49 @@ def test_a_released_part_is_seen_as_one(ledger):
     assert of_year(ledger, certificate=Certificate.load(path)).certificate == BUDGET.digest
     assert LATER.names == ("total(hours)",)
     assert EARLIER.num_rows == 2_000
+
+
+@pytest.mark.soundness
+class TestMarks:
+    """Release files are spent marks: all that is left of a release if the other marks are gone."""
+
+    @pytest.mark.parametrize("beside", ["budget", "nothing"])
+    def test_a_restored_ledger_does_not_forget_a_release_file(self, ledger, tmp_path, beside):
+        other = certify_budget({"loads": volume()}, GUESS)
+        release(volume(), survey(9), other, part="loads", ledger=ledger, spend=0.1)
+        before, files = ledger.path.read_bytes(), tmp_path / "published"
+        files.mkdir()
+        if beside == "budget":
+            BUDGET.save_statement(files / "budget.json")
+        options = {"only": ["mean(age)"], "out": files / "year.json"}
+        first = of_year(ledger, spend=0.7, spent_marks=tmp_path / "marks", **options)
+        ledger.path.write_bytes(before)
+        restored = Ledger(ledger.path)
+        (mark,) = marks_of_releases([files])
+        assert (mark.part, mark.period, mark.grant.keys is None) == (
+            "yearbook",
+            1,
+            beside == "nothing",
+        )
+        with pytest.raises(LedgerError, match="older than the spent marks"):
+            of_year(restored, out=files / "again.json", spent_marks=tmp_path / "new")
+        assert finished(reconciling(restored, found_in([files]))) == 1
+        assert restored.problems() == []
+        assert "part yearbook 1; left:" in str(restored)
+        for asked in ({"spend": 0.5, "only": ["mean(age)"]}, {"spend": 1.0}):
+            with pytest.raises(AlreadyReleasedError):
+                of_year(restored, **asked)
+        with pytest.raises(AlreadyReleasedError, match="same secret"):
+            of_year(restored, certificate=certify_budget({"yearbook": YEARBOOK}, GUESS))
+        # Without its certificate the secret is any, and more than one is in the ledger.
+        is_refused = pytest.raises(LedgerError) if beside == "nothing" else nullcontext()
+        with is_refused:
+            of_month(restored, out=files / "january.json")
+        again = release_again(BUDGET, ledger=restored, part="yearbook", out=files / "copy.json")
+        assert again == first
+
+    def test_parts_are_those_of_the_budget(self, ledger, tmp_path):
+        BUDGET.save_statement(tmp_path / "budget.json")
+        of_month(ledger, out=tmp_path / "january.json")
+        (mark,) = marks_of_releases([tmp_path])
+        assert mark.grant.parts == grant_of_budget(BUDGET).parts

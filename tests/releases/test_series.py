@@ -135,7 +135,7 @@ class Attacker:
     def outcome(self, budget, folder, rng):
         """Right or wrong about one office that published everything, through its ledger."""
         world = int(rng.integers(2))
-        ledger, score = Ledger(folder / "office.ledger"), 0.0
+        ledger = Ledger(folder / "office.ledger")
         known, rows = self.table(rng, N_YEAR, world)
         year = LAST_YEAR.take(rows)
 
@@ -147,10 +147,8 @@ class Attacker:
 
         first = published("yearbook", year, known, only=["mean(age)"], spend=0.5)
         # What comes next, and how precisely, follows from what was seen.
-        if first > 0:
-            score += published("yearbook", year, known, only=["mean(age)"])
-        else:
-            score += first + published("yearbook", year, known, only=["rate(income = >50K)"])
+        second = "mean(age)" if first > 0 else "rate(income = >50K)"
+        score = first + published("yearbook", year, known, only=[second])
         for period in (1, 2):
             month, fresh = self.table(rng, N_MONTH, world)
             only = ["mean(age)"] if score > 0 else None

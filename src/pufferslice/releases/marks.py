@@ -199,7 +199,9 @@ def _of_release(document: dict[str, Any], certificate: Certificate | None) -> Sp
     recorded, text = document["ledger"], canonical_json(document).decode()
     keys, parts = None, {recorded["part"]: Part(n_periods=max(1, recorded["period"]))}
     if certificate is not None and certificate.workflow == "budget":
-        parts = parts_of(certificate.budget)  # whose keys are in its evidence: any secret
+        parts = parts_of(certificate.budget)
+        # one secret, which all parts hide alike
+        keys = declared_keys(certificate.budget.tables[0].scenario.secret.to_json())
     elif certificate is not None:
         keys = declared_keys(certificate.released.scenario.secret.to_json())
     return SpentMark(

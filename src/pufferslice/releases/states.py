@@ -272,9 +272,10 @@ class Book:
 
     def spending(self, certificate: str, part: str, period: int) -> Spending | None:
         """Return the precision that is spent of a part and period; None where it is a number."""
-        dim = self.grants[certificate].parts[part].dim
-        if dim is None:
+        known = self.grants[certificate].parts.get(part)
+        if known is None or known.dim is None:
             return None
+        dim = known.dim
         spending = Spending.none(dim)
         for entry in self.of_part(certificate, part, period):
             spending = spending.plus(_measured(dim, entry.charge, entry.directions))

@@ -208,6 +208,7 @@ REFUSED = {
         ("[guarantee]", model, {"guarantee": CLAIM}),
         ("[secret]", trained, {"secret": SECRET}),
         ("sampling", trained, {"training": STEPS}),
+        ("non_finite", trained, {"training": TRAIN["training"] | {"non_finite": "stop"}}),
         ("[secret]", lambda: training_of(TRAIN, Path())),
         ("[guarantee]", lambda: training_of(TRAIN | {"secret": SECRET}, Path())),
         ("not TOML", lambda: read_budget("now.parquet")),

@@ -42,9 +42,10 @@ def init(
         texts = {scenario: STARTERS[template].text()}
     make_folder(folder)
     write_all_new([(path, text.encode(), OPEN) for path, text in texts.items()])
+    first, result = next(iter(texts)), "certificate.json" if template != BUDGET else "budget.json"
     lines = [
         f"Written: {', '.join(map(str, texts))}",
-        f"Next: pufferslice calibrate {next(iter(texts))} --out certificate.json",
+        f"Next: pufferslice calibrate {first} --out {result}",
     ]
     if training in texts:
         lines.append(f"  or: pufferslice train {training}")

@@ -61,6 +61,7 @@ NOT_RUN = {
         "{ .sh .no-run }",
     ): "needs a database server; tests/releases/test_postgres.py runs one",
     ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
+    ("series.md", "{ .python .no-run }"): "tests/torch/test_budget.py trains a part of a budget",
     ("templates.md", "text"): "tests/test_examples.py runs the script",
     (
         "training-loops.md",

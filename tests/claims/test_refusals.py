@@ -129,6 +129,10 @@ VALUES = [
 
 WHOLE_OUTPUTS = [
     *[
+        Refusal(lambda c=claim: c.mean_square_cost(0.5, 0.0), CalibrationError, "right guesses")
+        for claim in (RENYI, Guarantee.epsilon_delta(1.0, 0.1))
+    ],
+    *[
         Refusal(lambda c=claim, s=std: c.spent(whole(FULL), s), ArgumentError, "noise_std")
         for claim in (GUESS, BITS, RENYI, Guarantee.epsilon_delta(1.0, 0.1), JOINT)
         for std in NOT_ABOVE_ZERO

@@ -22,6 +22,7 @@ from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice._core.text import listed, quoted
 from pufferslice.audit.tables import experiments_of
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.releases.release import quantised
 from pufferslice.scenario.scenario import Scenario
@@ -183,12 +184,15 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
     """Raise unless the certificate is of a release of this scenario."""
     if certificate.workflow != "release":
         raise ArgumentError(
-            "this certificate is of a training run, which has no distributions to draw from; "
-            "audit it in Python, with audit_training"
+            f"this certificate is of a {certificate.workflow}, and not of one release, so there "
+            "are no two distributions to draw from; audit runs in Python, with audit_training, and "
+            "of a budget each part as a release of its own"
         )
     evidence = certificate.evidence
     is_other = certificate.released.scenario.to_json() != scenario.description()
-    if is_other or not (evidence is None or evidence.is_of(scenario)):
+    if is_other or not (
+        evidence is None or (isinstance(evidence, Evidence) and evidence.is_of(scenario))
+    ):
         raise ScenarioError(
             "the certificate was issued for another scenario; audit it with the scenario that was "
             "certified, or certify this one"

@@ -67,7 +67,7 @@ def certify_release(
     band: BandKind = "order_statistics",
     method: Method | None = None,
     deltas: Sequence[float] = DEFAULT_DELTAS,
-    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    generator: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     noise_std: float | None = None,
     accuracy: Mapping[str, float] | None = None,
     coupling: str | None = None,
@@ -133,7 +133,7 @@ def certify_release(
     options = attrs.evolve(
         options,
         deltas=unique_deltas(deltas),
-        generator=noise.name,
+        generator=generator.name,
         earlier_releases=_digests(earlier_releases),
         total=None if total is None else float(total),
     )
@@ -312,6 +312,10 @@ def required_evidence(certificate: Certificate) -> Evidence:
         raise CertificateError(
             "statement only: the evidence is not available. Put the .evidence.npz file beside the "
             "certificate; whoever issued it has it"
+        )
+    if not isinstance(certificate.evidence, Evidence):
+        raise CertificateError(
+            "this belongs to certificates of a release, and this one is a budget"
         )
     if certificate.evidence.digest() != certificate.released.evidence_digest:
         raise CertificateError(
@@ -510,7 +514,8 @@ def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, 
         if stated is not right:
             yield path, stated, right
     elif isinstance(stated, int | float) and isinstance(right, int | float):
-        if not math.isclose(stated, right, rel_tol=_RELATIVE, abs_tol=0.0):
+        room = 0.0 if isinstance(stated, int) and isinstance(right, int) else _RELATIVE
+        if not math.isclose(stated, right, rel_tol=room, abs_tol=0.0):
             yield path, stated, right
     elif type(stated) is not type(right) or stated != right:
         yield path, stated, right

@@ -42,7 +42,13 @@ def audit(
         raise ArgumentError(
             "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
         )
-    held, request = Certificate.load(certificate), read_request(scenario, progress_bar)
+    held = Certificate.load(certificate)
+    if held.workflow == "budget":
+        raise ArgumentError(
+            "a budget is not audited as a whole: certify and audit each part by its scenario.toml; "
+            "verify recomputes what all parts cost together"
+        )
+    request = read_request(scenario, progress_bar)
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     with progress_bar("claims") as progress:
         if supplied is not None:

@@ -63,7 +63,6 @@ apart; a certificate lists how among its limits.
 """
 
 
-@final
 @attrs.frozen(kw_only=True, repr=False)
 class TrainingPlan:
     """Differing records, sampling, clipping, noise of every step, and how it is accounted for.

@@ -19,19 +19,18 @@ from pufferslice._core.display import rounded
 from pufferslice._core.numbers import in_full, percent_at_most
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate.sweep import stated_variation
-from pufferslice.certificate.wording import (
-    INSECURE,
-    differing_words,
+from pufferslice.certificate.budget_wording import (
     doubt_sentence,
     first_lines,
-    guess_sentence,
     limit_sentences,
     table_rows,
 )
+from pufferslice.certificate.sweep import stated_variation
+from pufferslice.certificate.wording import INSECURE, differing_words, guess_sentence
 from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError, MissingExtraError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
+from pufferslice.report.budget import budget_numbers
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
 from pufferslice.report.svg import Axes, ellipse_chart, line_chart, marks
@@ -65,6 +64,8 @@ def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = 
 
         if held.certificate.workflow == "training":
             parts.append(training_numbers(held) | training_sweep(held.certificate, report))
+        elif held.certificate.workflow == "budget":
+            parts.append(budget_numbers(held))
         else:
             numbers = release_numbers(held)
             parts.append(numbers | evidence_numbers(held.certificate, numbers, report))
@@ -77,7 +78,11 @@ def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
     Guarantee: the bytes are the same whether the evidence lies beside the certificates or not.
     """
     inputs = public_inputs(paths)
-    numbers = {"release": release_numbers, "training": training_numbers}
+    numbers = {
+        "release": release_numbers,
+        "training": training_numbers,
+        "budget": budget_numbers,
+    }
     return _rendered(
         "public", inputs, [numbers[held.certificate.workflow](held) for held in inputs]
     )

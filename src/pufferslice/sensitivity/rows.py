@@ -57,7 +57,12 @@ from pufferslice._core.text import listed
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.occupancy import stated_changes
-from pufferslice.scenario.rows import CellMoments, RowDistribution, stated_differing
+from pufferslice.scenario.rows import (
+    CellMoments,
+    DifferingRows,
+    RowDistribution,
+    stated_differing,
+)
 from pufferslice.sensitivity.couplings import Recipe, coupled_ends, least_plan
 from pufferslice.sensitivity.difference import NotOnSpheres
 from pufferslice.sensitivity.flags import MOST_FLAGS, FlagSum
@@ -232,6 +237,16 @@ class RowDifference(NotOnSpheres):
             metric=metric,
             radii=[each.radii for each in layers] or np.zeros((0, 0)),
             layers=[each.moments for each in layers] or np.zeros((0, 0, dim, dim)),
+        )
+
+    def with_differing(self, differing: DifferingRows) -> "RowDifference":
+        """Return the difference of worlds in which other numbers of rows differ."""
+        changes = [differing.between(a, b, len(self.means)) for a, b in self.pairs.tolist()]
+        return attrs.evolve(
+            self,
+            counts=[counts for counts, _ in changes],
+            squares=[squares for _, squares in changes],
+            trials=[differing.trials] * len(self.pairs),
         )
 
     @property
@@ -481,10 +496,9 @@ class RowDifference(NotOnSpheres):
 
         Of a single feature of two values it is computed as the sum that it is.
         """
-        distances = np.sqrt(self.mean_squares(noise))
-        bounds = np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP)
+        bounds = variations_within(self.mean_squares(noise))
         if self.dim > 1:
-            return np.asarray(bounds)
+            return bounds
         exact = [
             min((each.variation(noise.std, noise.margin) for each in sums), default=1.0)
             for sums in self.sums(noise.shape)
@@ -769,6 +783,12 @@ class _Whitened:
     def _farthest(self, kind: int) -> float:
         rows = self.rows
         return farthest_in_boxes(rows.low, rows.high, rows.means[kind], self.whitening)
+
+
+def variations_within(mean_squares: Floats) -> Floats:
+    """Bound total variation by mean squared distances: two Gaussians, by Jensen's inequality."""
+    distances = np.sqrt(mean_squares)
+    return np.asarray(np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP))
 
 
 def _stated_changes(

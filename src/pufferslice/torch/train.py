@@ -39,11 +39,13 @@ from pufferslice._core.files import (
     write_whole,
 )
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.certificate import BudgetPlan
 from pufferslice.claims import Claim
 from pufferslice.data import LabelledImages
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning.plan import SignalToNoise, recipe_learning_rates
 from pufferslice.learning.request import DATASETS, MODELS, TrainingRequest, differences
+from pufferslice.releases import Ledger
 from pufferslice.torch.batches import Block, Source
 from pufferslice.torch.models import cross_entropy, linear_model, resnet22, small_convnet
 from pufferslice.torch.per_example import LossFunction
@@ -106,6 +108,8 @@ def run_training(
     *,
     on_step: Callable[[StepReport], None] | None = None,
     announce: Callable[[SignalToNoise], None] | None = None,
+    ledger: str | os.PathLike[str] | Ledger | None = None,
+    spent_marks: str | os.PathLike[str] | None = None,
 ) -> TrainedRun:
     """Run a training request; write model, certificate and logs to its folder.
 
@@ -113,7 +117,8 @@ def run_training(
     uninterrupted one. Ctrl-C lets the step end, saves a checkpoint and raises `KeyboardInterrupt`
     with a text on how to resume; a second one does not wait. `announce` is called before the first
     step with the public signal-to-noise ratio of the plan and the model, `on_step` with the report
-    of each step. On a terminal a bar shows the progress.
+    of each step. On a terminal a bar shows the progress. A request whose plan is of a budget needs
+    the `ledger` that charges its part, as `Trainer` does.
 
     Guarantee: the certificate's, for `model.pt` and `public.jsonl` together. `internal.jsonl`,
     `checkpoint.pt`, the bar and what `on_step` receives are not covered.
@@ -128,7 +133,16 @@ def run_training(
         check_room(folder)
         document = {"format": _FORMAT, "version": _VERSION, "request": request.description()}
         write_new(folder / RECORD, pretty_json(document), CONFIDENTIAL)
-    trainer = Trainer(model, loss, optimizer, request.plan, folder=folder, scheduler=scheduler)
+    trainer = Trainer(
+        model,
+        loss,
+        optimizer,
+        request.plan,
+        folder=folder,
+        scheduler=scheduler,
+        ledger=ledger,
+        spent_marks=spent_marks,
+    )
     if trainer.needs_resume:
         trainer.resume()
     if announce is not None:
@@ -162,7 +176,7 @@ def run_training(
     write_whole(folder / MODEL, state.getvalue())
     certificate = trainer.certificate(data=request.data.name, deltas=request.deltas)
     # Last, because a folder with a certificate is a finished run.
-    certificate.save(folder / CERTIFICATE)
+    certificate.save_statement(folder / CERTIFICATE)
     return TrainedRun(folder=folder, certificate=certificate, n_steps=n_steps, metrics=metrics)
 
 
@@ -479,9 +493,10 @@ class _Logs:
         folder, n_taken = request.output.folder, trainer.n_taken
         self._output, self._trainer, self._metrics = request.output, trainer, metrics
         # A tail of the differing records is in delta, and no Rényi claim covers it.
+        self._is_budgeted = isinstance(request.plan, BudgetPlan)
         self._claim: Claim = (
             trainer.certificate(deltas=request.deltas).guarantee
-            if request.plan.differing.excess_probability
+            if request.plan.differing.excess_probability or self._is_budgeted
             else request.plan.guarantee()
         )
         self._public = RunLog(folder / PUBLIC, internal=False, n_taken=n_taken)
@@ -504,21 +519,23 @@ class _Logs:
     def _add_public_row(self) -> dict[str, float]:
         """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
-        if self._claim.hockey_stick is None:
-            spent = self._trainer.spent().epsilon
-        else:
-            _, delta = self._claim.hockey_stick
-            spent = self._trainer.spent_epsilon(delta)
+        spent = {} if self._is_budgeted else {"spent_epsilon": self._spent()}
         self._public.add(
             {
                 "step": self._trainer.n_taken,
                 "n_steps": self._trainer.plan.n_steps,
                 **self._claim.to_json(),
-                "spent_epsilon": spent,
+                **spent,
                 **(metrics if is_public else {}),
             }
         )
         return {} if is_public else metrics
+
+    def _spent(self) -> float:
+        if self._claim.hockey_stick is None:
+            return self._trainer.spent().epsilon
+        _, delta = self._claim.hockey_stick
+        return self._trainer.spent_epsilon(delta)
 
 
 def _check_folder(request: TrainingRequest) -> None:

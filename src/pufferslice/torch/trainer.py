@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.threads import n_cores
 from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
+from pufferslice.certificate.certificate import BudgetPlan
 from pufferslice.certificate.limits import ISOLATED
 from pufferslice.certificate.training import certify_training
 from pufferslice.claims.views import DEFAULT_DELTAS
@@ -27,6 +28,8 @@ from pufferslice.learning import TrainingPlan
 from pufferslice.learning.accountants import RunClaim
 from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.plan import SignalToNoise, signal_to_noise
+from pufferslice.releases import Ledger
+from pufferslice.releases.runs import charge_run
 from pufferslice.torch import model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
 from pufferslice.torch.checkpoint import Checkpoint, Learner, check_readable, plan_digest
@@ -103,7 +106,9 @@ class Trainer:
     alone, so a model or loss that computes with its batch trains on batches of one. With a `folder`
     the run can be saved and resumed; without, its key is in memory only. `blocks_in_flight`, the
     number of blocks computed at once, affects speed and memory only. `on_step` is called with the
-    report of each step.
+    report of each step. A plan of a budget needs the `ledger` of its releases, which charges the
+    part before the first step, once for each run, also if that is killed and resumed; `spent_marks`
+    is the folder of the spent mark, as in `release`.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
     and hold the same weights, bit for bit those that one process would have.
 
@@ -123,11 +128,24 @@ class Trainer:
         scheduler: Any = None,  # torch has no common class
         blocks_in_flight: int | None = None,
         on_step: Callable[["StepReport"], None] | None = None,
+        ledger: str | os.PathLike[str] | Ledger | None = None,
+        spent_marks: str | os.PathLike[str] | None = None,
     ) -> None:
         if not is_a(plan, TrainingPlan):
             raise ArgumentError(
                 f"plan must be a TrainingPlan, got {type(plan).__name__}; see plan_training"
             )
+        self._budgeted: Final = plan if isinstance(plan, BudgetPlan) else None
+        if (self._budgeted is None) != (ledger is None):
+            raise ArgumentError(
+                "ledger is required for a plan of a budget, whose part it charges; train with "
+                "Trainer(..., ledger=...)"
+                if ledger is None
+                else "ledger is for plans of a budget, as budget.plan('model'); leave it out"
+            )
+        self._ledger: Final = ledger
+        self._spent_marks: Final = spent_marks
+        self._folder: Final = folder
         is_function = callable(loss_fn)
         if not is_function:
             raise ArgumentError(
@@ -241,11 +259,25 @@ class Trainer:
         source = Source(dataset, collate_fn)
         source.check(self.plan.sampling.n_records)
         self._prepare(source)
+        if self._n_left:
+            self._processes.from_first(self._charge)
         batches = self._draw_batches(source, n_workers)
         show_bar = sys.stderr.isatty() if progress is None else progress
         if show_bar and self._processes.is_first:
             batches = self._with_bar(batches)
         return Batches(batches, lambda: self._n_left)
+
+    def _charge(self) -> None:
+        """Charge the part of a budget that the run trains, if it is of one."""
+        if self._budgeted is not None and self._ledger is not None:
+            charge_run(
+                self._budgeted,
+                self.name,
+                ledger=self._ledger,
+                n_parameters=self._layout.n_parameters,
+                folder=self._folder,
+                spent_marks=self._spent_marks,
+            )
 
     def step(self, batch: Batch) -> StepReport:
         """Take the plan's next step: clipped sum, noise, division, optimizer, scheduler.
@@ -333,6 +365,7 @@ class Trainer:
 
         `data` is a public name of the dataset. Without it the certificate composes with no other,
         because runs compose only over data of the same name. `limits` are codes of further limits.
+        Under a budget it is that of the budget, for all its outputs together.
         """
         return self._certify(self.plan, _NOISE, data=data, deltas=deltas, limits=limits)
 
@@ -376,6 +409,8 @@ class Trainer:
         deltas: Sequence[float],
         limits: Sequence[str] = (),
     ) -> Certificate:
+        if self._budgeted is not None:
+            return self._budgeted.certificate
         return certify_training(
             plan,
             data=f"the data of run {self.name}" if data is None else data,

@@ -195,7 +195,9 @@ def marks_of_releases(places: Iterable[Path]) -> list[SpentMark]:
 
 
 def _of_release(document: dict[str, Any], certificate: Certificate | None) -> SpentMark:
-    recorded, text = document["ledger"], canonical_json(document).decode()
+    # as it was recorded: a signature came later
+    unsigned = {key: value for key, value in document.items() if key != "signature"}
+    recorded, text = document["ledger"], canonical_json(unsigned).decode()
     keys = None
     if certificate is not None:
         keys = declared_keys(certificate.released.scenario.secret.to_json())

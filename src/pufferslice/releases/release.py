@@ -88,6 +88,10 @@ _MOST_STORED: Final = 100
 SMALL_COUNT: Final = 10.0
 """Released counts below this get a remark."""
 
+_OUTSIDE: Final = ("digest", "signature")
+_SAME: Final = 1e-9
+"""Relative tolerance for the last digits of another machine."""
+
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
 
 
@@ -231,6 +235,12 @@ class Release(Shown):
     """Event of the ledger that intended the release."""
     measured: Measured | None = None
     """Measurement under a budget; None under a certificate of one release."""
+    signature: Mapping[str, Any] | None = None
+    """Ed25519 signature of the release; None if it was not signed."""
+    sealed: str | None = attrs.field(default=None, eq=False)
+    """Digest that the file of the release states; None if it was not read or states none."""
+    read_as: str | None = attrs.field(default=None, eq=False)
+    """Digest of what was read; None for a release that was not read."""
 
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds)}
@@ -349,7 +359,18 @@ class Release(Shown):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the release as JSON values."""
+        """Return the release as JSON values, with its digest and its signature, if it has one."""
+        document = self.unsigned()
+        if self.signature is not None:
+            document["signature"] = dict(self.signature)
+        return document
+
+    def unsigned(self) -> dict[str, Any]:
+        """Return what a signature is of: the release as JSON values with its digest."""
+        document = self._json()
+        return document | {"digest": self.sealed or _digest_of(document)}
+
+    def _json(self) -> dict[str, Any]:
         ends: list[dict[str, Any]] = [{}] * len(self.names)
         # As text: other readers of JSON round integers to floats.
         texts = list(map(str, self.grid_values))
@@ -453,6 +474,11 @@ class Release(Shown):
             measured=Measured.read(fields.measured)
             if "measured" in fields.model_fields_set
             else None,
+            signature=fields.signature.to_json()
+            if "signature" in fields.model_fields_set
+            else None,
+            sealed=fields.digest,
+            read_as=_digest_of(document),
         )
 
     @classmethod
@@ -525,6 +551,12 @@ class Release(Shown):
             f"Release(dim={len(self.names)}, certificate='{self.certificate[:12]}…', "
             f"guarantee='{self.guarantee}')"
         )
+
+
+def _digest_of(document: Mapping[str, Any]) -> str:
+    """Digest of a release, without the digest and the signature that it may hold."""
+    inside = {key: value for key, value in document.items() if key not in _OUTSIDE}
+    return digest(canonical_json(inside))
 
 
 def release(
@@ -972,35 +1004,109 @@ def _noisy(
     scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], generator: Noise
 ) -> Release:
     """Add noise to the query. If there is noise, only grid points are computed from `value`."""
-    noise_std, query, shape = certificate.noise_std, scenario.query, certificate.shape
-    grid_values = (0,) * query.dim
-    center = [Fraction(c) for c in query.center]
-    scaled = [Fraction(x) for x in value]
-    if noise_std:
-        integers = quantised(value, query.center, noise_std, shape)
+    query = scenario.query
+    if certificate.noise_std:
+        integers = quantised(value, query.center, certificate.noise_std, certificate.shape)
         drawn = generator.draw(query.dim).tolist()
-        grid_values = tuple(a + b for a, b in zip(integers, drawn, strict=True))
+        released = released_at(certificate, [a + b for a, b in zip(integers, drawn, strict=True)])
+    else:
+        released = released_at(certificate, [0] * query.dim, [Fraction(x) for x in value])
+    return attrs.evolve(released, specs=_released_specs(query))
+
+
+def _released_specs(query: Query) -> tuple[Derived, ...]:
+    return tuple(spec for spec in query.derived if set(spec.of) <= set(query.names))
+
+
+def released_at(
+    certificate: Certificate, grid_values: Sequence[int], exact: Sequence[Fraction] = ()
+) -> Release:
+    """Build the release that follows from a certificate and the released integers.
+
+    Without noise it follows from the `exact` values, in scaled coordinates.
+    """
+    statement = certificate.released
+    query, noise_std, shape = statement.scenario.query, certificate.noise_std, certificate.shape
+    scaled, scales = list(exact), [Fraction(scale) for scale in query.scales]
+    if noise_std:
         step = Fraction(noise_std) / SIGMA_INT
         noisy = [n * step for n in grid_values]
         if shape is not None:
             noisy = shape.colored(noisy)
-        scaled = [c + x for c, x in zip(center, noisy, strict=True)]
-    scales = query.scales.tolist()
+        limits = query.limits
+        center = np.zeros(len(scales)) if limits is None else limits.center / np.array(query.scales)
+        scaled = [Fraction(c) + x for c, x in zip(center.tolist(), noisy, strict=True)]
     return Release(
         certificate=certificate.digest,
         guarantee=str(certificate.guarantee),
-        names=query.names,
-        values=[_saturated(x * Fraction(s)) for x, s in zip(scaled, scales, strict=True)],
-        noise_stds=certificate.released.noise.std_by_coordinate,
-        grid_values=grid_values,
+        names=tuple(query.names),
+        values=[_saturated(x * scale) for x, scale in zip(scaled, scales, strict=True)],
+        noise_stds=statement.noise.std_by_coordinate,
+        grid_values=tuple(grid_values),
         secure=certificate.is_secure,
-        unsliced=certificate.released.unsliced,
-        range=query.range,
-        clipping=clipping_sentence(certificate.released.scenario),
-        n_rows=(scenario.secret or {}).get("n_rows"),
-        noise_covariance=noise_covariance(certificate) if query.dim <= _MOST_STORED else None,
-        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(query.names)),
+        unsliced=statement.unsliced,
+        range=query.limits,
+        clipping=clipping_sentence(statement.scenario),
+        n_rows=getattr(statement.scenario.secret, "n_rows", None),
+        noise_covariance=noise_covariance(certificate) if len(scales) <= _MOST_STORED else None,
     )
+
+
+def release_problems(
+    certificate: Certificate,
+    released: Release,
+    scenario: Scenario | Mapping[str, Scenario] | None = None,
+) -> list[str]:
+    """List what does not fit between a release and its certificate; empty if all belongs together.
+
+    Everything that a release states is recomputed from the certificate and the released integers;
+    with `scenario` also the public ends that values were moved into, and which statistics follow.
+    """
+    if released.certificate != certificate.digest:
+        return ["the release names another certificate"]
+    if certificate.workflow != "release":
+        return [f"releases of a {certificate.workflow} certificate are not recomputed"]
+    if released.sealed is not None and released.sealed != released.read_as:
+        return ["the release was edited: its digest is not that of its contents"]
+    if len(released.grid_values) != len(certificate.released.scenario.query.names):
+        return ["names: the release has other statistics than its certificate"]
+    exact = [] if certificate.noise_std else _scaled_back(certificate, released)
+    expected = released_at(certificate, released.grid_values, exact)
+    ends = released.moved_into
+    values = expected.values if ends is None else np.clip(expected.values, ends[:, 0], ends[:, 1])
+    problems = [
+        f"{name}: the release does not have that of its certificate"
+        for name in ("names", "guarantee", "secure", "unsliced", "range", "clipping", "n_rows")
+        if getattr(released, name) != getattr(expected, name)
+    ]
+    if not np.array_equal(released.values, values):
+        problems.append("values: they do not follow from the released integers and the noise")
+    if not certificate.noise_std and any(released.grid_values):
+        problems.append("grid_value: there is no noise, so it must be 0")
+    if not np.allclose(released.noise_stds, expected.noise_stds, rtol=_SAME, atol=0.0):
+        problems.append("noise_std: the release does not have the noise of its certificate")
+    if not _is_same_covariance(released, expected):
+        problems.append("covariance: the release does not have that of its certificate")
+    if isinstance(scenario, Scenario):
+        if ends is not None and not np.array_equal(ends, _public_ends(scenario.query, certificate)):
+            problems.append("moved_into: these are not the public ends of the statistics")
+        if released.specs != _released_specs(scenario.query):
+            problems.append("derived: these are not the statistics that the query asks for")
+    return problems
+
+
+def _scaled_back(certificate: Certificate, released: Release) -> list[Fraction]:
+    """Values of a release without noise, which nothing but the data can confirm."""
+    scales = certificate.released.scenario.query.scales
+    return [Fraction(x) / Fraction(s) for x, s in zip(released.values, scales, strict=True)]
+
+
+def _is_same_covariance(released: Release, expected: Release) -> bool:
+    stated, right = released.noise_covariance, expected.noise_covariance
+    if stated is None or right is None:
+        return stated is right
+    sizes = np.outer(expected.noise_stds, expected.noise_stds)
+    return stated.shape == right.shape and bool((np.abs(stated - right) <= _SAME * sizes).all())
 
 
 def _fits(covariance: Floats, stds: Floats) -> bool:

@@ -10,7 +10,6 @@ from types import UnionType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 import attrs
-import numpy as np
 
 from pufferslice._core.files import canonical_json, parsed_json, read_bytes
 from pufferslice.audit import Audit, MembershipAudit, Verdict
@@ -22,13 +21,11 @@ from pufferslice.certificate.certificate import FORMAT as CERTIFICATE_FORMAT
 from pufferslice.certificate.files import read_audit
 from pufferslice.certificate.statement import (
     BudgetStatement,
-    ReleaseStatement,
     TrainingStatement,
 )
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.releases.derived import noise_covariance
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
-from pufferslice.releases.release import Release
+from pufferslice.releases.release import Release, release_problems
 
 Edition = Literal["internal", "public"]
 
@@ -398,30 +395,10 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
 
 
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
-    """Check that a release has the coordinates, claim, range and noise of its certificate."""
-    statement, fits = certificate.statement, False
-    if isinstance(statement, ReleaseStatement):
-        limits = released.range
-        repeated = {
-            "names": list(released.names),
-            "range": None if limits is None else limits.description(),
-            "guarantee": released.guarantee,
-            "secure": released.secure,
-            "unsliced": released.unsliced,
-        }
-        query, stds = statement.scenario.query, statement.noise.std_by_coordinate
-        fits = repeated == {
-            "names": query.names,
-            "range": None if query.range is None else query.range.to_json(),
-            "guarantee": str(certificate.guarantee),
-            "secure": certificate.is_secure,
-            "unsliced": statement.unsliced,
-        } and np.allclose(released.noise_stds, stds, rtol=_SAME, atol=0)
-        if fits and released.noise_covariance is not None:
-            sizes, stated = np.outer(stds, stds), noise_covariance(certificate)
-            fits = bool((np.abs(released.noise_covariance - stated) <= _SAME * sizes).all())
-    if not fits:
+    """Check that a release is what follows from its certificate and its integers."""
+    problems = release_problems(certificate, released)
+    if problems:
         raise ArgumentError(
-            f"{str(path)!r} names a certificate whose claim, range or noise it does not have; it "
-            "was changed. Get the original, or write it again with release --again"
+            f"{str(path)!r} does not verify: {problems[0]}; it was changed. Get the original, or "
+            "write it again with release --again"
         )

@@ -31,7 +31,8 @@ from pufferslice.noise.spending import (
     measured_share,
 )
 from pufferslice.queries.features import feature_bits
-from pufferslice.releases.states import Grant, Part
+from pufferslice.releases.marks import parts_of
+from pufferslice.releases.states import Grant
 from pufferslice.scenario.rows import most_rows
 from pufferslice.scenario.scenario import Scenario
 
@@ -243,18 +244,10 @@ def grant_of_budget(certificate: Certificate) -> Grant:
     statement = certificate.budget
     evidence = required_budget_evidence(certificate)
     keys = [key for each in evidence.confidential.values() for key in each["keys"]]
-    parts = {
-        part.name: Part(
-            n_periods=part.times,
-            is_fresh=part.kind == "repeated",
-            dim=len(part.scenario.query.names),
-        )
-        for part in statement.tables
-    } | {run.name: Part() for run in statement.runs}
     return Grant(
         certificate=certificate.digest,
         keys=tuple(dict.fromkeys(keys)),
-        parts=parts,
+        parts=parts_of(statement),
         claim=str(certificate.guarantee),
         statistics=tuple(
             dict.fromkeys(name for part in statement.tables for name in part.scenario.query.names)

@@ -27,8 +27,9 @@ from pufferslice._core.files import (
 )
 from pufferslice.certificate.certificate import FORMAT as CERTIFICATE_FORMAT
 from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.statement import BudgetStatement
 from pufferslice.errors import LedgerError, PuffersliceError, StorageError
-from pufferslice.releases.states import Book, Entry, Grant
+from pufferslice.releases.states import Book, Entry, Grant, Part
 from pufferslice.scenario.keys import declared_keys
 
 FORMAT: Final = "pufferslice-spent"
@@ -198,8 +199,10 @@ def _of_release(document: dict[str, Any], certificate: Certificate | None) -> Sp
     # as it was recorded: a signature came later
     unsigned = {key: value for key, value in document.items() if key != "signature"}
     recorded, text = document["ledger"], canonical_json(unsigned).decode()
-    keys = None
-    if certificate is not None:
+    keys, parts = None, {recorded["part"]: Part(n_periods=max(1, recorded["period"]))}
+    if certificate is not None and certificate.workflow == "budget":
+        parts = parts_of(certificate.budget)  # whose keys are in its evidence: any secret
+    elif certificate is not None:
         keys = declared_keys(certificate.released.scenario.secret.to_json())
     return SpentMark(
         ledger=recorded["id"],
@@ -209,6 +212,7 @@ def _of_release(document: dict[str, Any], certificate: Certificate | None) -> Sp
         grant=Grant(
             certificate=document["certificate"],
             keys=keys,
+            parts=parts,
             claim=document["guarantee"],
             statistics=tuple(row["name"] for row in document["values"]),
             n_rows=document.get("n_rows"),
@@ -218,6 +222,19 @@ def _of_release(document: dict[str, Any], certificate: Certificate | None) -> Sp
         charge=Fraction(recorded["charge"]),
         text=text,
     )
+
+
+def parts_of(budget: BudgetStatement) -> dict[str, Part]:
+    """Return what a budget allows in each of its parts."""
+    tables = {
+        part.name: Part(
+            n_periods=part.times,
+            is_fresh=part.kind == "repeated",
+            dim=len(part.scenario.query.names),
+        )
+        for part in budget.tables
+    }
+    return tables | {run.name: Part() for run in budget.runs}
 
 
 def found_in(places: Iterable[Path]) -> list[SpentMark]:

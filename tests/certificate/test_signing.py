@@ -13,7 +13,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from tests.certificate.conftest import changed
+from tests.certificate.test_budget import GUESS, PARTS, SHARES, YEARBOOK
 
+from pufferslice import certify_budget
 from pufferslice.certificate import Certificate, new_key_pair, sign, verify
 from pufferslice.certificate.signature import STATEMENT, signature_of
 from pufferslice.certificate.signing import private_key_of, signature_problem
@@ -167,6 +169,11 @@ def test_a_date_without_a_signature_or_a_key_is_no_date(signed, certificates, ke
         verify(signed, public_key=keys[1], not_before="yesterday")
 
 
+@pytest.fixture(scope="module")
+def budget():
+    return certify_budget(PARTS, GUESS, shares=SHARES)
+
+
 class TestRevocation:
     LEDGER = "ab" * 32
 
@@ -187,12 +194,18 @@ class TestRevocation:
         new = sign(certificates["groups"], keys[0], serial=4, ledger=self.LEDGER)
         assert not self.revoked(keys, alone, new)
 
-    def test_it_does_not_revoke_itself_or_another_secret(self, certificates, keys):
+    def test_it_does_not_revoke_itself_or_another_secret(self, certificates, budget, keys):
         old = sign(certificates["records"], keys[0], serial=3, ledger=self.LEDGER)
         again = sign(certificates["records"], keys[0], serial=9, ledger=self.LEDGER)
-        other = sign(certificates["worlds"], keys[0], serial=9, ledger=self.LEDGER)
+        other = sign(budget, keys[0], serial=9, ledger=self.LEDGER)
         assert not self.revoked(keys, old, again)
         assert not self.revoked(keys, old, other)
+
+    def test_budgets_revoke_and_are_revoked(self, budget, keys):
+        other = certify_budget({"year": YEARBOOK}, GUESS)
+        old = sign(other, keys[0], serial=3, ledger=self.LEDGER)
+        assert self.revoked(keys, old, sign(budget, keys[0], serial=4, ledger=self.LEDGER))
+        assert not self.revoked(keys, old, sign(budget, keys[0], serial=2, ledger=self.LEDGER))
 
     def test_somebody_else_revokes_nothing(self, certificates, keys):
         old = sign(certificates["records"], keys[0], serial=3, ledger=self.LEDGER)

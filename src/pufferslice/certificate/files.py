@@ -117,6 +117,9 @@ class MeasuredPart(Part):
     directions: list[list[Number]] | None
     """Measured numbers, in coordinates in which the declared precision is 1: a row for each; null
     where all statistics were measured with a share."""
+    coefficients: list[list[Number]] | None
+    """Released combinations of the statistics of the part, a row for each value; null where the
+    values are such statistics."""
     grid_values: Annotated[list[GridValue], Field(min_length=1)]
     """Released integers, as texts: times 2^-44 the measured numbers."""
 

@@ -82,15 +82,13 @@ FORMAT: Final = "pufferslice-release"
 VERSION: Final = 5
 
 INTERVAL: Final = 0.95
-_MOST_STORED: Final = 100
+MOST_STORED: Final = 100
 """Most statistics for which a release holds the covariance of its noise."""
 
 SMALL_COUNT: Final = 10.0
 """Released counts below this get a remark."""
 
 _OUTSIDE: Final = ("digest", "signature")
-_SAME: Final = 1e-9
-"""Relative tolerance for the last digits of another machine."""
 
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
 
@@ -155,6 +153,8 @@ class Measured:
     """Share of the declared precision with which all statistics were measured; None for others."""
     directions: tuple[tuple[float, ...], ...] | None
     """Measured numbers, in coordinates in which the declared precision is 1."""
+    coefficients: tuple[tuple[float, ...], ...] | None = None
+    """Released combinations of the statistics of the part; None where they are such statistics."""
 
     @classmethod
     def of(cls, request: PartRequest, part: TablePart, entry: Entry) -> "Measured":
@@ -162,32 +162,38 @@ class Measured:
         directions = None
         if request.share is None:
             directions = tuple(map(tuple, request.measurement.directions.tolist()))
+        coefficients = None
+        if set(request.names) - set(part.scenario.query.names):
+            coefficients = tuple(map(tuple, request.coefficients.tolist()))
         return cls(
             serial=entry.serial,
             of_periods=part.kind == "repeated",
             share=request.share,
             directions=directions,
+            coefficients=coefficients,
         )
 
     @classmethod
     def read(cls, part: MeasuredPart) -> "Measured":
         """Read the measurement of a release file."""
-        rows = part.directions
+        rows, combined = part.directions, part.coefficients
         return cls(
             serial=part.serial,
             of_periods=part.of_periods,
             share=part.share,
             directions=None if rows is None else tuple(map(tuple, rows)),
+            coefficients=None if combined is None else tuple(map(tuple, combined)),
         )
 
     def to_json(self, grid_values: Sequence[str]) -> dict[str, Any]:
         """Return the measurement as JSON values."""
-        rows = self.directions
+        rows, combined = self.directions, self.coefficients
         return {
             "serial": self.serial,
             "of_periods": self.of_periods,
             "share": self.share,
             "directions": None if rows is None else [list(row) for row in rows],
+            "coefficients": None if combined is None else [list(row) for row in combined],
             "grid_values": list(grid_values),
         }
 
@@ -601,7 +607,7 @@ def release(
     """
     if not is_a(certificate, Certificate):
         raise ArgumentError(f"certificate must be a Certificate, got {type(certificate).__name__}")
-    ends = _public_ends(scenario.query, certificate) if into_range else None
+    ends = public_ends(scenario.query, certificate) if into_range else None
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     choices = {"part": part, "period": period, "only": only, "spend": spend, "noise": noise}
     if certificate.workflow == "budget":
@@ -774,7 +780,7 @@ def quantised(
     return [round(x / step) for x in exact]
 
 
-def _public_ends(query: Query, certificate: Certificate) -> Floats:
+def public_ends(query: Query, certificate: Certificate) -> Floats:
     """Return the least and greatest possible value of each coordinate, shape (dim, 2)."""
     if certificate.workflow == "release" and certificate.guarantee.is_sliced:
         raise ReleaseError(
@@ -994,8 +1000,8 @@ def _measured(
             guess=certificate.budget.guess,
         ),
         n_rows=n_rows if "n_rows" in scenario.secret else None,
-        noise_covariance=covariance if len(values) <= _MOST_STORED else None,
-        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(names)),
+        noise_covariance=covariance if len(values) <= MOST_STORED else None,
+        specs=released_specs(query, names),
         measured=Measured.of(request, part, entry),
     )
 
@@ -1011,11 +1017,12 @@ def _noisy(
         released = released_at(certificate, [a + b for a, b in zip(integers, drawn, strict=True)])
     else:
         released = released_at(certificate, [0] * query.dim, [Fraction(x) for x in value])
-    return attrs.evolve(released, specs=_released_specs(query))
+    return attrs.evolve(released, specs=released_specs(query, query.names))
 
 
-def _released_specs(query: Query) -> tuple[Derived, ...]:
-    return tuple(spec for spec in query.derived if set(spec.of) <= set(query.names))
+def released_specs(query: Query, names: Sequence[str]) -> tuple[Derived, ...]:
+    """Choose the statistics that the query asks for and that follow from released ones."""
+    return tuple(spec for spec in query.derived if set(spec.of) <= set(names))
 
 
 def released_at(
@@ -1048,65 +1055,8 @@ def released_at(
         range=query.limits,
         clipping=clipping_sentence(statement.scenario),
         n_rows=getattr(statement.scenario.secret, "n_rows", None),
-        noise_covariance=noise_covariance(certificate) if len(scales) <= _MOST_STORED else None,
+        noise_covariance=noise_covariance(certificate) if len(scales) <= MOST_STORED else None,
     )
-
-
-def release_problems(
-    certificate: Certificate,
-    released: Release,
-    scenario: Scenario | Mapping[str, Scenario] | None = None,
-) -> list[str]:
-    """List what does not fit between a release and its certificate; empty if all belongs together.
-
-    Everything that a release states is recomputed from the certificate and the released integers;
-    with `scenario` also the public ends that values were moved into, and which statistics follow.
-    """
-    if released.certificate != certificate.digest:
-        return ["the release names another certificate"]
-    if certificate.workflow != "release":
-        return [f"releases of a {certificate.workflow} certificate are not recomputed"]
-    if released.sealed is not None and released.sealed != released.read_as:
-        return ["the release was edited: its digest is not that of its contents"]
-    if len(released.grid_values) != len(certificate.released.scenario.query.names):
-        return ["names: the release has other statistics than its certificate"]
-    exact = [] if certificate.noise_std else _scaled_back(certificate, released)
-    expected = released_at(certificate, released.grid_values, exact)
-    ends = released.moved_into
-    values = expected.values if ends is None else np.clip(expected.values, ends[:, 0], ends[:, 1])
-    problems = [
-        f"{name}: the release does not have that of its certificate"
-        for name in ("names", "guarantee", "secure", "unsliced", "range", "clipping", "n_rows")
-        if getattr(released, name) != getattr(expected, name)
-    ]
-    if not np.array_equal(released.values, values):
-        problems.append("values: they do not follow from the released integers and the noise")
-    if not certificate.noise_std and any(released.grid_values):
-        problems.append("grid_value: there is no noise, so it must be 0")
-    if not np.allclose(released.noise_stds, expected.noise_stds, rtol=_SAME, atol=0.0):
-        problems.append("noise_std: the release does not have the noise of its certificate")
-    if not _is_same_covariance(released, expected):
-        problems.append("covariance: the release does not have that of its certificate")
-    if isinstance(scenario, Scenario):
-        if ends is not None and not np.array_equal(ends, _public_ends(scenario.query, certificate)):
-            problems.append("moved_into: these are not the public ends of the statistics")
-        if released.specs != _released_specs(scenario.query):
-            problems.append("derived: these are not the statistics that the query asks for")
-    return problems
-
-
-def _scaled_back(certificate: Certificate, released: Release) -> list[Fraction]:
-    """Values of a release without noise, which nothing but the data can confirm."""
-    scales = certificate.released.scenario.query.scales
-    return [Fraction(x) / Fraction(s) for x, s in zip(released.values, scales, strict=True)]
-
-
-def _is_same_covariance(released: Release, expected: Release) -> bool:
-    stated, right = released.noise_covariance, expected.noise_covariance
-    if stated is None or right is None:
-        return stated is right
-    sizes = np.outer(expected.noise_stds, expected.noise_stds)
-    return stated.shape == right.shape and bool((np.abs(stated - right) <= _SAME * sizes).all())
 
 
 def _fits(covariance: Floats, stds: Floats) -> bool:

@@ -224,7 +224,7 @@ FREE = {"order": 4.0, "epsilon": 1e-9, "source": "hope", "guess": 0.5}
         (["certificate.json", "verdict.json"], {"certificate": "certificate.json"}, "another kind"),
         (["trained.json", "audit.json"], {"certificate": "trained.json"}, "another kind"),
         (["certificate.json", "release.json"], {"noise_std": 0.1}, "noise"),
-        (["certificate.json", "release.json"], {"covariance": "correlated"}, "noise"),
+        (["certificate.json", "release.json"], {"covariance": "correlated"}, "covariance"),
         (["trained.json", "release.json"], {"certificate": "trained.json"}, "training run"),
         (["certificate.json", "release.json"], {"secure": False}, "secure"),
         (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "guarantee"),

@@ -20,6 +20,12 @@ def sign(
         typer.Option(help="Take the serial from this ledger, so that a newer one revokes it."),
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="Of a release: its certificate.")] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Of a release of all that is left of a part: one before; repeat for all."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Sign a certificate, or a release, with Ed25519; what does not verify is refused."""
@@ -41,7 +47,8 @@ def sign(
     held = Certificate.load(file if certificate is None else certificate)
     signed: Callable[..., Certificate | Release]
     if is_release:
-        signed = partial(sign_release, Release.load(file), held, private_key)
+        before = [Release.load(path) for path in earlier or ()]
+        signed = partial(sign_release, Release.load(file), held, private_key, earlier=before)
     else:
         signed = partial(sign_certificate, held, private_key)
     document = signed()  # so that no serial is taken for what does not verify

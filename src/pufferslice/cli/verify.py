@@ -23,8 +23,11 @@ def verify(
         typer.Option(help="Recompute everything from this scenario.toml or budget.toml."),
     ] = None,
     release: Annotated[
-        Path | None,
-        typer.Option(help="Also recompute this release from the certificate."),
+        list[Path] | None,
+        typer.Option(
+            help="Also recompute this release; may be repeated, as one that combines others needs "
+            "those."
+        ),
     ] = None,
     not_before: Annotated[
         str | None,
@@ -69,14 +72,19 @@ def verify(
             newer=None if newer is None else Certificate.load(newer),
             progress=progress,
         )
-    value = _found(result) | {"certificate": held.digest}
+    value: dict[str, Any] = _found(result) | {"certificate": held.digest}
     text, holds = str(result), result.holds
-    if release is not None:
-        released = Release.load(release)
-        key_of_release = None if released.signature is None else signed_by
-        found = verify_release(held, released, scenario=data, public_key=key_of_release)
-        value["release"] = _found(found)
-        text, holds = f"{text}\n\n{release}: {found}", holds and found.holds
+    releases = {path: Release.load(path) for path in release or ()}
+    for path, released in releases.items():
+        found = verify_release(
+            held,
+            released,
+            scenario=data,
+            earlier=list(releases.values()),
+            public_key=None if released.signature is None else signed_by,
+        )
+        value.setdefault("releases", []).append({"file": str(path), **_found(found)})
+        text, holds = f"{text}\n\n{path}: {found}", holds and found.holds
     if rigorous:
         value["proof"] = None if result.proof is None else result.proof.to_json()
     answer(value, text, json=json)

@@ -67,6 +67,9 @@ class Store:
     def location(self, name: str) -> str:
         raise NotImplementedError
 
+    def ledger(self, name: str) -> Ledger:
+        return Ledger(self.location(name))
+
     def backup(self, name: str) -> Any:
         raise NotImplementedError
 
@@ -120,6 +123,11 @@ class Databases(Store):
 
     def __init__(self, address: Callable[[str], str]) -> None:
         self.address, self.run = address, secrets.token_hex(8)
+        self.kept = contextlib.ExitStack()
+
+    def ledger(self, name: str) -> Ledger:
+        """A ledger with a connection of its own, as in a process of its own."""
+        return self.kept.enter_context(super().ledger(name))
 
     def location(self, name: str) -> str:
         return self.address(f"r{self.run}_{name}")
@@ -159,6 +167,7 @@ class Databases(Store):
             connection.execute(f"DROP SCHEMA IF EXISTS pufferslice_{schema} CASCADE")
 
     def close(self) -> None:
+        self.kept.close()
         for name in "abc":
             self.drop(name)
 
@@ -174,7 +183,7 @@ class World:
         self.has_restored = False
 
     def ledger(self, name: str) -> Ledger:
-        return Ledger(self.store.location(name))
+        return self.store.ledger(name)
 
     def outside(self, book: Ledger) -> Outside:
         return Outside(place=book.place, folder=self.folder / "marks", out=self.folder / "out")

@@ -90,7 +90,7 @@ class Ledger(Shown):
 
     A path names a file; only its owner can read a new one. An address
     `postgresql://user@host/database#name` names a ledger in a PostgreSQL database, which needs the
-    extra `team`. In a `with` block a file stays open.
+    extra `team`. In a `with` block the file, or a connection, stays open.
 
     >>> import tempfile, pathlib
     >>> with Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger") as ledger:

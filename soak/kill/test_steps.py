@@ -303,7 +303,7 @@ def test_full_when_the_file_is_written(full):
     assert "recorded in the ledger" in told["error"]
     assert "release_again" in told["error"]
     assert [entry[1] for entry in told["entries"]] == ["drawn"]
-    assert told["files"] == ["l"]
+    assert told["files"] == ["l", "l.spent"]  # no whole mark, and nothing went out
     assert told["hidden"] == []
     assert told["again"] == json.loads(told["entries"][0][2])
 
@@ -313,7 +313,7 @@ def test_full_after_the_file_was_written(full):
     assert told["error"].startswith("LedgerError")
     assert "nothing was released" not in told["error"]
     assert [entry[1] for entry in told["entries"]] == ["drawn"]
-    assert told["files"] == ["l", "r.json"]
+    assert told["files"] == ["l", "l.spent", "r.json"]
 
 
 RACE = (

@@ -12,16 +12,19 @@ import random
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import reduce
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import psycopg
 
 from pufferslice._core.files import canonical_json
 from pufferslice.errors import LedgerError, PuffersliceError
+from pufferslice.noise.spending import Measurement, Spending
 from pufferslice.releases.commands import (
     Step,
     copying,
@@ -44,7 +47,11 @@ ONE, SAME, OTHER, BUDGET = (
     Grant(
         certificate="4" * 64,
         keys=("budget",),
-        parts={"table": Part(), "monthly": Part(n_periods=2, is_fresh=True)},
+        parts={
+            "table": Part(),
+            "monthly": Part(n_periods=2, is_fresh=True),
+            "matrix": Part(dim=2),
+        },
     ),
 )
 NAMING = Grant(certificate="5" * 64, keys=("secret",), earlier=(EARLIER,))
@@ -59,6 +66,7 @@ class Handed(NamedTuple):
     period: int
     charge: Fraction
     noise: int
+    directions: tuple[tuple[float, ...], ...] | None = None
 
 
 class Store:
@@ -196,6 +204,7 @@ class World:
         charge: Any = 1,
         period: int = 1,
         table: dict[str, int] | None = None,
+        directions: Sequence[Sequence[float]] | None = None,
     ) -> Iterator[Step]:
         book = self.ledger(name)
         if name != "a" and book.id is None:
@@ -206,6 +215,7 @@ class World:
             period=period,
             charge=Fraction(charge),
             table=table,
+            directions=directions,
         )
 
         def draw(entry: Any) -> dict[str, Any]:
@@ -216,6 +226,7 @@ class World:
                 "guarantee": "",
                 "values": [{"name": "x", "value": next(self.noise)}],
                 "ledger": Recorded.of(book.lineage, entry).to_json(),
+                "directions": directions,
             }
 
         yield from releasing(
@@ -240,6 +251,7 @@ class World:
                 place["period"],
                 Fraction(place["charge"]),
                 noise,
+                document["directions"],
             )
         )
 
@@ -288,7 +300,15 @@ class World:
         """What must hold in the end, whatever happened."""
         by_noise = {each.noise: each for each in self.handed}
         spent: dict[tuple[str, str, int], Fraction] = {}
+        measured = [
+            Measurement(directions=np.array(each.directions), estimate=np.zeros((0, 1)))
+            for each in by_noise.values()
+            if each.directions is not None
+        ]
+        assert reduce(Spending.plus, measured, Spending.none(2)).fits(), "more than was declared"
         for each in by_noise.values():
+            if each.directions is not None:
+                continue
             place = each.certificate, each.part, each.period
             spent[place] = spent.get(place, Fraction(0)) + each.charge
         assert all(charge <= 1 for charge in spent.values()), f"two noises: {spent}"
@@ -418,6 +438,22 @@ PROGRAMS: dict[str, Program] = {
             _released(BUDGET, part="monthly", charge="2/3", period=2, table={"n": 2}),
             _released(BUDGET, part="monthly", charge="2/3", period=2, table={"n": 2}),
         )
+    ),
+    "matrix": Program(
+        (
+            _released(BUDGET, part="matrix", directions=[[1.0, 0.0]]),
+            _released(BUDGET, part="matrix", directions=[[0.6, 0.8]]),
+            _released(BUDGET, part="matrix", directions=[[0.0, 1.0]]),
+        )
+    ),
+    "restore, matrix": Program(
+        (
+            _released(BUDGET, part="matrix", directions=[[1.0, 0.0]]),
+            _RESTORE,
+            _RECONCILE,
+            _released(BUDGET, part="matrix", directions=[[0.6, 0.8]]),
+        ),
+        (_released(OTHER),),
     ),
     "restore": Program((_released(ONE), _RESTORE, _released(ONE)), (_released(OTHER),)),
     "restore to nothing": Program((_released(ONE), _RESTORE, _released(ONE))),

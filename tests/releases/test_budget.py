@@ -302,7 +302,7 @@ class TestNoise:
             of_year(ledger, spend=0.6)
         released = of_year(ledger, spend=0.5)
         assert released.measured.serial == 2
-        ledger.give_up(entry.number)
+        ledger.give_up(entry)
         assert of_year(ledger, spend=0.5).measured.serial == 3
 
     def test_two_that_ask_for_the_rest_at_once(self, ledger, monkeypatch):
@@ -449,7 +449,7 @@ REFUSED = {
         ("generator", lambda: of_year("l", generator=SEEDED)),
         ("generator", lambda: of_year("l", certificate=DRAWN)),
         (
-            "no such release",
+            "keeps no release",
             lambda: release_again(BUDGET, ledger="l", out="o.json", part="yearbook", serial=7),
         ),
         (

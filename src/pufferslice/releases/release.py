@@ -699,7 +699,7 @@ def release_again(
     if entry is None or entry.release is None:
         raise ReleaseError(
             f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}, or "
-            "of this part of it; nothing was ever handed out"
+            "of this part of it with this number; nothing was ever handed out"
         )
     released = _recorded(book, entry, certificate.digest)
     outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)

@@ -26,6 +26,12 @@ class Sizes(NamedTuple):
     """Runs of each command that are killed in a process that imports for itself."""
     cases: int
     """Combinations of a hostile list, at most."""
+    orders: int
+    """Orders in which the commands of a ledger are run, on files; in databases a tenth."""
+    racers: int
+    """Processes that release at once."""
+    rounds: int
+    """Rounds in which they do."""
 
 
 SIZES: Final = {
@@ -39,6 +45,9 @@ SIZES: Final = {
         interrupts=1,
         from_scratch=0,
         cases=6,
+        orders=44,
+        racers=6,
+        rounds=2,
     ),
     "small": Sizes(
         commands=100,
@@ -50,6 +59,9 @@ SIZES: Final = {
         interrupts=3,
         from_scratch=1,
         cases=1_000,
+        orders=2_000,
+        racers=20,
+        rounds=3,
     ),
     "full": Sizes(
         commands=1_000,
@@ -57,10 +69,13 @@ SIZES: Final = {
         scenarios=1_500,
         guided_readers=17,
         guided_files=20_000,
-        kills=25,
+        kills=115,
         interrupts=8,
         from_scratch=2,
         cases=1_000,
+        orders=100_000,
+        racers=20,
+        rounds=30,
     ),
 }
 SIZE: Final = SIZES[os.environ.get("PUFFERSLICE_SOAK", "sample")]

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from soak.kill.nursery import Ended, Nursery
-from tests.releases.grants import granted
+from tests.releases.grants import granted, lived, text_of
+from tests.releases.test_migrate import made_before
 from tests.scenario_files import TRAINING as SHORT_TRAINING
 from tests.scenario_files import toml_text
 
@@ -25,6 +26,7 @@ from pufferslice._core.files import digest
 from pufferslice.certificate import Certificate, verify
 from pufferslice.errors import AlreadyReleasedError, LedgerError
 from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.marks import Outside, marks_in
 from pufferslice.releases.release import Release
 
 SCENARIO = """
@@ -413,6 +415,104 @@ class CopyLedger(Command):
         return found
 
 
+class Again(Command):
+    """A release that was recorded and not written is written: the same numbers, and one mark."""
+
+    name = "again"
+    modules = ("pufferslice.releases.release",)
+    line = "release --again --certificate certificate.json --ledger ledger --out again.json --json"
+
+    def make_ready(self) -> None:
+        write_scenario(self.ready, 300, 10)
+        self.nursery.warm(CALIBRATE, self.ready)
+        release = ReleaseRow.line.replace("release.json", "r.json").split()
+        self.nursery.warm(release, self.ready)
+        (self.ready / "r.json").unlink()
+        (self.ready / "certificate.spent").unlink(missing_ok=True)
+        (self.ready / "ledger.spent").unlink()
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.kept = Release.load(folder / "again.json")
+
+    def look(self, folder: Path) -> None:
+        if (folder / "again.json").exists():
+            assert Release.load(folder / "again.json") == self.kept
+            assert len(marks_in(folder)) == 1
+        assert len(Ledger(folder / "ledger").entries()) == 1
+
+    def resume(self, folder: Path) -> None:
+        (folder / "again.json").unlink(missing_ok=True)
+        self.run(folder)
+        self.look(folder)
+        assert Ledger(folder / "ledger").problems() == []
+
+
+class Migrate(Command):
+    """The old ledger is closed when the new one opens, and nothing in it is lost."""
+
+    name = "migrate"
+    modules = ("pufferslice.releases.earlier",)
+    line = "ledger migrate old.ledger new.ledger --json"
+    n_releases = 40
+
+    def make_ready(self) -> None:
+        self.certificates = [f"{k:064x}" for k in range(self.n_releases)]
+        made_before(self.ready / "old.ledger", 3, dict.fromkeys(self.certificates, "published"))
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        assert json.loads(ended.stdout)["releases"] == self.n_releases
+
+    def look(self, folder: Path) -> None:
+        new = Ledger(folder / "new.ledger")
+        if new.id is not None and not new.is_incoming:
+            assert new.earlier() == self.certificates
+            with contextlib.closing(sqlite3.connect(folder / "old.ledger")) as old:
+                assert old.execute("SELECT count(*) FROM moved").fetchone() == (1,)
+
+    def resume(self, folder: Path) -> None:
+        self.run(folder)
+        self.look(folder)
+        assert not Ledger(folder / "new.ledger").is_incoming
+        assert names(folder) == {"old.ledger", "new.ledger"}
+
+
+class Reconcile(Command):
+    """A restored ledger takes in all that its marks know, or nothing yet, and releases nothing."""
+
+    name = "reconcile"
+    modules = ("pufferslice.releases.marks",)
+    line = "ledger reconcile a.ledger marks --json"
+    n_releases = 20
+
+    def make_ready(self) -> None:
+        book = Ledger(self.ready / "a.ledger")
+        book.make()
+        with book.alone():
+            pass  # the first event, which a ledger shares with its backups
+        backup = (self.ready / "a.ledger").read_bytes()
+        (self.ready / "marks").mkdir()
+        # without a place, as every folder has a ledger of its own
+        outside = Outside(place=None, folder=self.ready / "marks")
+        for k in range(self.n_releases):
+            entry = lived(book, f"{k:064x}", keys=(f"secret {k}",))
+            grant = book.book().grants[entry.certificate]
+            outside.leave("a", book.lineage, grant, entry, text_of(entry.certificate))
+        (self.ready / "a.ledger").write_bytes(backup)
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        assert json.loads(ended.stdout)["found"] == self.n_releases
+
+    def look(self, folder: Path) -> None:
+        book = Ledger(folder / "a.ledger").book()
+        missing = [mark for mark in marks_in(folder / "marks") if book.forgets(mark, None)]
+        assert len(missing) in (0, self.n_releases)
+
+    def resume(self, folder: Path) -> None:
+        self.run(folder)
+        assert len(Ledger(folder / "a.ledger").entries()) == self.n_releases
+        assert Ledger(folder / "a.ledger").problems() == []
+
+
 class Report(Command):
     name = "report"
     modules = ("pufferslice.config", "pufferslice.report.page")
@@ -437,5 +537,16 @@ class Report(Command):
 
 
 COMMANDS: dict[str, type[Command]] = {
-    command.name: command for command in (Calibrate, Train, Audit, ReleaseRow, Report, CopyLedger)
+    command.name: command
+    for command in (
+        Calibrate,
+        Train,
+        Audit,
+        ReleaseRow,
+        Again,
+        Report,
+        CopyLedger,
+        Migrate,
+        Reconcile,
+    )
 }

@@ -303,7 +303,7 @@ def test_full_when_the_file_is_written(full):
     assert "recorded in the ledger" in told["error"]
     assert "release_again" in told["error"]
     assert [entry[1] for entry in told["entries"]] == ["drawn"]
-    assert told["files"] == ["l", "l.spent"]  # the mark is left before anything is handed out
+    assert told["files"] == ["l", "l.spent"]  # no whole mark, and nothing went out
     assert told["hidden"] == []
     assert told["again"] == json.loads(told["entries"][0][2])
 

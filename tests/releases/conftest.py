@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real PostgreSQL server."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -46,19 +47,28 @@ class Server:
         return f"postgresql://{user}@127.0.0.1:{port or self.port}/postgres#{name}"
 
 
-@pytest.fixture(scope="session")
-def server():
+@contextlib.contextmanager
+def running_server():
+    """A server of its own, which ends with the block."""
     if not PROGRAMS:
         pytest.skip("there is no PostgreSQL server here")
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     if os.geteuid() == 0:
         os.chown(folder, pwd.getpwnam("postgres").pw_uid, -1)
+    cluster = None
     try:
         cluster = Server(folder)
         yield cluster
-        cluster.kill()
     finally:
+        if cluster is not None:
+            cluster.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server():
+    with running_server() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -25,15 +25,15 @@ from tests.releases.test_release import (
     rows_of,
 )
 
-from pufferslice import Certificate, Scenario
+from pufferslice import Certificate, Guarantee, Scenario, certify_release
 from pufferslice._core import databases
 from pufferslice.cli.app import run
 from pufferslice.errors import AlreadyReleasedError, LedgerError, StorageError
 from pufferslice.queries import summary
 from pufferslice.releases import Ledger, release, release_again, storage
 from pufferslice.releases.commands import copying, finished, reconciling
-from pufferslice.releases.marks import found_in, marks_in
-from pufferslice.releases.release import Release
+from pufferslice.releases.marks import found_in, marks_in, marks_of_releases
+from pufferslice.releases.release import Release, grant_of
 from pufferslice.releases.value import fitting_value, released_frame, table_mark
 
 OTHER = Scenario.from_groups(TABLE, secret="t", query=MEAN)
@@ -401,6 +401,36 @@ class TestDatabase:
         (tmp_path / "f.json").mkdir()
         release_a(certificate, ledger=address, out=tmp_path / "r.json")
         assert found_in([tmp_path])[0].grant.certificate == certificate.digest
+
+    def test_a_damaged_release_file_is_not_overlooked(self, address, certificate, tmp_path):
+        release_a(certificate, ledger=address, out=tmp_path / "r.json")
+        document = json.loads((tmp_path / "r.json").read_text())
+        for change in ({"values": None}, {"values": 3}, {"guarantee": 3, "values": [{}]}):
+            (tmp_path / "r.json").write_text(json.dumps(document | change))
+            with pytest.raises(LedgerError, match="release file of intent"):
+                found_in([tmp_path])
+        for charge in ("1/0", "much", None):
+            edited = document | {"ledger": document["ledger"] | {"charge": charge}}
+            (tmp_path / "r.json").write_text(json.dumps(edited))
+            with pytest.raises(LedgerError, match="release file of intent"):
+                found_in([tmp_path])
+
+    @pytest.mark.soundness
+    def test_the_mark_of_a_release_file_meets_its_secret_in_other_words(self, tmp_path):
+        """Keys that depend on rows are in no release file, so that it counts for any secret."""
+        people = pa.table({"sex": ["f", "m"] * 100, "age": [float(x) for x in range(200)]})
+        recoded = people.set_column(0, "sex", pa.array(["1", "2"] * 100))
+        query = summary(mean=["age"], clip={"age": (0, 200)})
+        scenario, other = (
+            Scenario.from_prevalence(table, column="sex", value=value, query=query, within=0.05)
+            for table, value in ((people, "f"), (recoded, "2"))
+        )
+        certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
+        certificate.save(tmp_path / "c.json")
+        release(scenario, people, certificate, ledger=tmp_path / "l", out=tmp_path / "r.json")
+        (mark,) = marks_of_releases([tmp_path])
+        meets = grant_of(other, certify_release(other, Guarantee.guess(at_most=0.7)))
+        assert mark.grant.meets(meets)
 
 
 class TestTables:

@@ -499,3 +499,51 @@ def test_too_busy(address, monkeypatch) -> None:
     monkeypatch.setattr(module, "_MOST_TRIES", 0)
     with pytest.raises(LedgerError, match="too busy"):
         lived(Ledger(address))
+
+
+BACKEND = "SELECT pg_backend_pid()"
+
+
+class TestKept:
+    """In a `with` block a connection stays open."""
+
+    def test_it_is_used_again_and_closed_at_the_end(self, address):
+        with Ledger(address) as ledger:
+            ledger.make()
+            lived(ledger)
+            ((first,),) = ledger.storage.rows(BACKEND)
+            assert ledger.storage.rows(BACKEND) == [(first,)]
+            ledger.storage.change(lambda connection: connection.execute(BACKEND))
+            assert ledger.storage.rows(BACKEND) == [(first,)]
+            with ledger.alone():  # another one, as the kept one is in use
+                assert ledger.storage.rows(BACKEND) != [(first,)]
+        assert ledger.storage.rows(BACKEND) != ledger.storage.rows(BACKEND)
+
+    def test_one_that_the_server_ended_is_an_error_and_then_another(self, address):
+        with Ledger(address) as ledger:
+            ledger.make()
+            ((first,),) = ledger.storage.rows(BACKEND)
+            query(address, f"SELECT pg_terminate_backend({first})")
+            with pytest.raises(LedgerError, match="cannot be used"):
+                ledger.entries()
+            assert ledger.storage.rows(BACKEND) != [(first,)]
+
+    def test_an_error_inside_leaves_nothing_behind(self, address):
+        with Ledger(address) as ledger:
+            lived(ledger)
+            with pytest.raises(AlreadyReleasedError):
+                lived(ledger)
+            assert len(ledger.entries()) == 1
+            assert ledger.problems() == []
+
+    def test_a_forked_process_opens_its_own(self, address):
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        with Ledger(address) as ledger:
+            ledger.make()
+            mine = ledger.storage.rows(BACKEND)
+            child = context.Process(target=lambda: results.put(ledger.storage.rows(BACKEND)))
+            child.start()
+            assert results.get(timeout=60) != mine
+            child.join()
+            assert ledger.storage.rows(BACKEND) == mine

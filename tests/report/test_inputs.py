@@ -60,6 +60,13 @@ def edit(path, *keys, **changes):
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
+def seal(path):
+    """Give an edited release the digest of what it now says, as a careful forger would."""
+    document = load(path)
+    inside = {k: v for k, v in document.items() if k not in ("digest", "signature")}
+    edit(path, digest=digest(canonical_json(inside)))
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_content_decides_not_the_name_and_is_read_back(made, tmp_path, name):
     shutil.copy(made / name, tmp_path / "anything")
@@ -217,12 +224,12 @@ FREE = {"order": 4.0, "epsilon": 1e-9, "source": "hope", "guess": 0.5}
         (["certificate.json", "verdict.json"], {"certificate": "certificate.json"}, "another kind"),
         (["trained.json", "audit.json"], {"certificate": "trained.json"}, "another kind"),
         (["certificate.json", "release.json"], {"noise_std": 0.1}, "noise"),
-        (["certificate.json", "release.json"], {"covariance": "correlated"}, "noise"),
-        (["trained.json", "release.json"], {"certificate": "trained.json"}, "noise"),
-        (["certificate.json", "release.json"], {"secure": False}, "noise"),
-        (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "claim"),
+        (["certificate.json", "release.json"], {"covariance": "correlated"}, "covariance"),
+        (["trained.json", "release.json"], {"certificate": "trained.json"}, "training run"),
+        (["certificate.json", "release.json"], {"secure": False}, "secure"),
+        (["certificate.json", "release.json"], {"guarantee": "(4, 0.1)-RPP"}, "guarantee"),
         (["certificate.json", "release.json"], {"range": BOX}, "range"),
-        (["certificate.json", "release.json"], {"unsliced": FREE}, "range"),
+        (["certificate.json", "release.json"], {"unsliced": FREE}, "unsliced"),
         (["certificate.json", "comparison.json"], {"order": 5.0}, "belongs to none"),
         (["certificate.json", "comparison.json"], {"epsilon": 2.0}, "belongs to none"),
         (["certificate.json", "comparison.json"], {"dim": 4}, "belongs to none"),
@@ -250,8 +257,21 @@ def test_what_does_not_belong_is_refused(
         changes = {"covariance": triangle}
     if changes:
         edit(case / names[-1], *(["values", 1] if "noise_std" in changes else []), **changes)
+        if names[-1] == "release.json":
+            seal(case / names[-1])
     with pytest.raises(ArgumentError, match=words):
         internal_inputs(files(case, names))
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_an_edited_value_is_not_printed(case, is_sealed):
+    value = load(case / "release.json")["values"][0]["value"]
+    edit(case / "release.json", "values", 0, value=value + 1.0)
+    if is_sealed:
+        seal(case / "release.json")
+    words = "values: they do not follow" if is_sealed else "was edited: its digest"
+    with pytest.raises(ArgumentError, match=words):
+        public_inputs(files(case, ["certificate.json", "release.json"]))
 
 
 def test_logs_of_another_run_are_refused(case):

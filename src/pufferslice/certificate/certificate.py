@@ -71,7 +71,7 @@ class Certificate(Shown):
     """The public statement."""
     evidence: Evidence | BudgetEvidence | None
     """The confidential part; None where only the statement is available."""
-    signature: Mapping[str, str] | None = None
+    signature: Mapping[str, Any] | None = None
     """Ed25519 signature of the statement; None if it was not signed."""
     path: Path | None = None
     """File that the certificate was read from; None if it was not."""

@@ -27,11 +27,23 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class SignaturePart(Part):
-    """Ed25519 signature of a fixed context line and the canonical statement."""
+    """Ed25519 signature of a document, its date, and its serial in a ledger.
+
+    Signed are a fixed context line and the canonical object of `document` (the statement, or the
+    release without its signature), `date`, `serial` and `ledger`.
+    """
 
     algorithm: Literal["ed25519"]
     public_key: Sha256
     value: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+    date: Annotated[
+        str, Field(pattern="^[0-9]{4}-[0-1][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]Z$")
+    ]
+    """Date and time in UTC, by the clock of whoever signed."""
+    serial: Count
+    """Number in the ledger; a newer certificate of the same ledger and secret revokes this one."""
+    ledger: Sha256 | None
+    """Hash of the first event of the ledger; null where none was named."""
 
 
 class CertificateFile(Part):
@@ -105,6 +117,9 @@ class MeasuredPart(Part):
     directions: list[list[Number]] | None
     """Measured numbers, in coordinates in which the declared precision is 1: a row for each; null
     where all statistics were measured with a share."""
+    coefficients: list[list[Number]] | None
+    """Released combinations of the statistics of the part, a row for each value; null where the
+    values are such statistics."""
     grid_values: Annotated[list[GridValue], Field(min_length=1)]
     """Released integers, as texts: times 2^-44 the measured numbers."""
 
@@ -145,6 +160,12 @@ class ReleaseFile(Part):
     """Place of the release in its ledger; absent where there is none."""
     measured: MeasuredPart = Field(default_factory=absent)
     """Measurement under a budget; absent for the release of a certificate of one."""
+    digest: Sha256 = Field(default_factory=absent)
+    """SHA-256 of the length of the canonical release without `digest` and `signature`, as 8 bytes,
+    big-endian, followed by that release. It holds the digest of the certificate, which holds that
+    of the evidence."""
+    signature: SignaturePart = Field(default_factory=absent)
+    """Signature of the release; absent if it was not signed."""
 
     @property
     def integers(self) -> list[str]:

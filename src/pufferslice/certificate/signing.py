@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ed25519 signatures of statements."""
+"""Keys, and the signature of a certificate that verifies."""
 
-from collections.abc import Mapping
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import attrs
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
 )
 
-from pufferslice._core.checks import is_a
-from pufferslice._core.files import canonical_json
+from pufferslice._core.checks import check_count
+from pufferslice._core.files import read_bytes
+from pufferslice._core.text import given
 from pufferslice.certificate.certificate import Certificate
-from pufferslice.errors import CertificateError
+from pufferslice.certificate.signature import STATEMENT, signature_of, signature_problem
+from pufferslice.certificate.verify import verify
+from pufferslice.errors import ArgumentError, CertificateError, StorageError
 
-ALGORITHM: Final = "ed25519"
+_DATE: Final = "%Y-%m-%dT%H:%M:%SZ"
 
-_CONTEXT: Final = b"pufferslice certificate statement, version 1\n"
+__all__ = ["new_key_pair", "now", "private_key_of", "sign", "signature_problem"]
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
@@ -34,55 +37,59 @@ def new_key_pair() -> tuple[bytes, bytes]:
     return private, public
 
 
-def sign(certificate: Certificate, private_key: bytes) -> Certificate:
-    """Sign the whole statement, and return the certificate with its signature."""
-    try:
-        key = load_pem_private_key(private_key, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise CertificateError(
-            "the private key must be an unencrypted Ed25519 key in PEM form; keygen writes one"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise CertificateError(
-            f"the private key must be Ed25519, got {type(key).__name__}; keygen writes such keys"
+def private_key_of(path: str | os.PathLike[str]) -> bytes:
+    """Read a private key; refuse one that others than its owner can read."""
+    key = read_bytes(path, "key")
+    if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+        raise StorageError(
+            f"the private key {str(path)!r} can be read by others, who can sign with it; make it "
+            "yours alone (chmod 600), or make another one if they may have read it"
         )
-    signature = {
-        "algorithm": ALGORITHM,
-        "public_key": _raw(key.public_key()).hex(),
-        "value": key.sign(_signed_bytes(certificate)).hex(),
-    }
+    return key
+
+
+def now() -> str:
+    """Return the date and time in UTC, by the clock of this machine."""
+    return datetime.now(UTC).strftime(_DATE)
+
+
+def checked_date(date: str) -> str:
+    """Check a date and time in UTC, such as 2026-01-31T09:30:00Z."""
+    try:
+        return datetime.strptime(date, _DATE).replace(tzinfo=UTC).strftime(_DATE)
+    except (ValueError, TypeError):
+        raise ArgumentError(
+            f"date must be a date and time in UTC such as 2026-01-31T09:30:00Z, got {given(date)}"
+        ) from None
+
+
+def sign(
+    certificate: Certificate,
+    private_key: bytes,
+    *,
+    date: str | None = None,
+    serial: int = 1,
+    ledger: str | None = None,
+) -> Certificate:
+    """Sign the whole statement, and return the certificate with its signature.
+
+    What does not verify from its evidence, or from its plans, is refused. The signature holds the
+    `date` (UTC; now without it), and the `serial` of the certificate in the ledger with this
+    lineage: a newer one of the same ledger and secret revokes it.
+    """
+    check_count(1, serial=serial)
+    verification = verify(certificate)
+    if not verification.holds:
+        raise CertificateError(
+            f"the certificate does not verify, so it is not signed: {verification.problems[0]}. "
+            "Sign it where its evidence is, or certify again"
+        )
+    signature = signature_of(
+        STATEMENT,
+        certificate.statement.to_json(),
+        private_key,
+        date=now() if date is None else checked_date(date),
+        serial=serial,
+        ledger=ledger,
+    )
     return attrs.evolve(certificate, signature=signature)
-
-
-def signature_problem(certificate: Certificate, public_key: bytes) -> str | None:
-    """Explain why the signature does not hold under this key; None if it does."""
-    try:
-        key = load_pem_public_key(public_key)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise CertificateError(
-            "the public key must be an Ed25519 key in PEM form; keygen writes one"
-        ) from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise CertificateError(
-            f"the public key must be Ed25519, got {type(key).__name__}; keygen writes such keys"
-        )
-    signature = certificate.signature
-    if signature is None:
-        return "the certificate carries no signature"
-    if not is_a(signature, Mapping) or signature.get("algorithm") != ALGORITHM:
-        return f"the certificate carries no {ALGORITHM} signature"
-    if signature.get("public_key") != _raw(key).hex():
-        return "the certificate was signed with another key"
-    try:
-        key.verify(bytes.fromhex(signature["value"]), _signed_bytes(certificate))
-    except (InvalidSignature, ValueError, KeyError, TypeError):
-        return "the signature does not fit the statement"
-    return None
-
-
-def _signed_bytes(certificate: Certificate) -> bytes:
-    return _CONTEXT + canonical_json(certificate.statement.to_json())
-
-
-def _raw(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)

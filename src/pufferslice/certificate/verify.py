@@ -22,7 +22,7 @@ from pufferslice.certificate.issue import (
     too_little_noise,
 )
 from pufferslice.certificate.release import CertificateOptions, release_statement
-from pufferslice.certificate.signing import signature_problem
+from pufferslice.certificate.signature import date_problem, revocation_problem, signature_problem
 from pufferslice.certificate.statement import (
     BudgetStatement,
     ReleaseStatement,
@@ -32,7 +32,7 @@ from pufferslice.certificate.statement import (
     read_statement,
 )
 from pufferslice.certificate.training import TrainingClaim, training_statement
-from pufferslice.errors import PuffersliceError, escaped
+from pufferslice.errors import ArgumentError, PuffersliceError, escaped
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.relations import broken_relations
 
@@ -127,16 +127,20 @@ def verify(
     public_key: bytes | None = None,
     scenario: Scenario | Mapping[str, Scenario] | None = None,
     rigorous: bool = False,
+    not_before: str | None = None,
+    newer: Certificate | None = None,
     progress: Progress = silent,
 ) -> Verification:
     """Recompute noise, cost, unsliced bound and views from the evidence and compare all fields.
 
-    With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key. Without
-    `scenario` statement and evidence are shown to agree, and no more; with it the evidence itself
-    is recomputed from the scenario's data, which takes as long as certifying it; `progress` follows
-    that. For a budget, `scenario` maps names of its parts to their scenarios. With `rigorous` the
-    claim and the unsliced numbers must also be proved in ball arithmetic (`Proof`), which leaves no
-    room for rounding.
+    With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key; its date
+    must not lie before the day `not_before`, and `newer`, another certificate that the key signed,
+    must not revoke this one: with a higher serial in the same ledger, about the same secret.
+    Without `scenario` statement and evidence are shown to agree, and no more; with it the evidence
+    itself is recomputed from the scenario's data, which takes as long as certifying it; `progress`
+    follows that. For a budget, `scenario` maps names of its parts to their scenarios. With
+    `rigorous` the claim and the unsliced numbers must also be proved in ball arithmetic (`Proof`),
+    which leaves no room for rounding.
     """
     training = certificate.workflow == "training"
     source = "the plan" if training else "the evidence"
@@ -146,6 +150,13 @@ def verify(
     stated = certificate.statement
     if isinstance(stated, ReleaseStatement) and stated.total is not None:
         unchecked["total"] = "whether it was fixed before the first release"
+    if public_key is None and (not_before is not None or newer is not None):
+        raise ArgumentError("not_before and newer need public_key: dates are part of a signature")
+    if public_key is not None and certificate.signature is not None:
+        unchecked["signature"] = "the date is by the clock of whoever signed"
+    if unsigned is None and public_key is not None:
+        problems += filter(None, [not_before and date_problem(certificate, not_before)])
+        problems += filter(None, [newer and revocation_problem(certificate, newer, public_key)])
     if public_key is None and certificate.signature is not None:
         unchecked["signature"] = "whose it is, and whether it holds: no public key was given"
     problems += _recomputed_problems(certificate, source)

@@ -2,13 +2,14 @@
 """`pufferslice verify`: recompute the claim from the evidence."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
 
 if TYPE_CHECKING:
+    from pufferslice.certificate import Verification
     from pufferslice.scenario.scenario import Scenario
 
 
@@ -20,6 +21,21 @@ def verify(
     scenario: Annotated[
         Path | None,
         typer.Option(help="Recompute everything from this scenario.toml or budget.toml."),
+    ] = None,
+    release: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Also recompute this release; may be repeated, as one that combines others needs "
+            "those."
+        ),
+    ] = None,
+    not_before: Annotated[
+        str | None,
+        typer.Option(help="With --key: the day, as 2026-01-31, before which no date counts."),
+    ] = None,
+    newer: Annotated[
+        Path | None,
+        typer.Option(help="With --key: another certificate, which may revoke this one."),
     ] = None,
     rigorous: Annotated[
         bool,
@@ -36,6 +52,7 @@ def verify(
     from pufferslice.certificate import verify as recompute
     from pufferslice.config.budget import is_budget, read_budget
     from pufferslice.config.scenario import read_request
+    from pufferslice.releases import Release, verify_release
 
     held = Certificate.load(certificate)
     data: Scenario | dict[str, Scenario] | None = None
@@ -47,17 +64,38 @@ def verify(
     # From data the couplings are looked for again, as long as when they were certified.
     with progress_bar("recomputing couplings") as progress:
         result = recompute(
-            held, public_key=signed_by, scenario=data, rigorous=rigorous, progress=progress
+            held,
+            public_key=signed_by,
+            scenario=data,
+            rigorous=rigorous,
+            not_before=not_before,
+            newer=None if newer is None else Certificate.load(newer),
+            progress=progress,
         )
-    value = {
+    value: dict[str, Any] = _found(result) | {"certificate": held.digest}
+    text, holds = str(result), result.holds
+    releases = {path: Release.load(path) for path in release or ()}
+    for path, released in releases.items():
+        found = verify_release(
+            held,
+            released,
+            scenario=data,
+            earlier=list(releases.values()),
+            public_key=None if released.signature is None else signed_by,
+        )
+        value.setdefault("releases", []).append({"file": str(path), **_found(found)})
+        text, holds = f"{text}\n\n{path}: {found}", holds and found.holds
+    if rigorous:
+        value["proof"] = None if result.proof is None else result.proof.to_json()
+    answer(value, text, json=json)
+    if not holds:
+        raise typer.Exit(REFUSED)
+
+
+def _found(result: "Verification") -> dict[str, Any]:
+    return {
         "holds": result.holds,
         "signed": result.signed,
         "problems": list(result.problems),
         "unchecked": list(result.unchecked),
-        "certificate": held.digest,
     }
-    if rigorous:
-        value["proof"] = None if result.proof is None else result.proof.to_json()
-    answer(value, str(result), json=json)
-    if not result.holds:
-        raise typer.Exit(REFUSED)

@@ -90,7 +90,7 @@ class Ledger(Shown):
 
     A path names a file; only its owner can read a new one. An address
     `postgresql://user@host/database#name` names a ledger in a PostgreSQL database, which needs the
-    extra `team`. In a `with` block a file stays open.
+    extra `team`. In a `with` block the file, or a connection, stays open.
 
     >>> import tempfile, pathlib
     >>> with Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger") as ledger:
@@ -329,6 +329,10 @@ class Ledger(Shown):
         """Record that an intent without a result will never have one, so that it costs nothing."""
         self.change(lambda t: self._advance(t, entry, "void"))
 
+    def record_signed(self, certificate: str) -> int:
+        """Record that a certificate is signed, and return its serial in this ledger."""
+        return self.change(lambda t: t.append("signed", certificate=certificate).number)
+
     @staticmethod
     def _advance(transaction: Transaction, entry: Entry, kind: str, **fields: str) -> None:
         transaction.append(kind, release=entry.number, intent=entry.hash, **fields)
@@ -346,7 +350,7 @@ class Ledger(Shown):
         entries = self.entries()
         for entry in entries:
             if entry.release is None:
-                if entry.content is not None:
+                if entry.content is not None and not entry.is_found:
                     problems.append(f"the release of {entry.certificate[:12]} is not kept here")
                 continue
             known = None

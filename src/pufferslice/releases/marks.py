@@ -7,7 +7,7 @@ are marks as well: they name their ledger and the event that intended them.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -36,6 +36,8 @@ FORMAT: Final = "pufferslice-spent"
 VERSION: Final = 5
 SUFFIX: Final = ".spent"
 RELEASE_FORMAT: Final = "pufferslice-release"
+_ONLY_NAMES: Final = frozenset({"columns", "state_of"})
+"""Secrets whose keys follow from their public names alone."""
 
 
 @final
@@ -189,21 +191,37 @@ def marks_of_releases(places: Iterable[Path]) -> list[SpentMark]:
                 certificates[held.digest] = held
     marks = []
     for document in documents:
-        if document.get("format") == RELEASE_FORMAT and document.get("ledger"):
-            with contextlib.suppress(ValueError, LookupError, TypeError, PuffersliceError):
+        if document.get("format") == RELEASE_FORMAT and _names_a_ledger(document):
+            try:
                 marks.append(_of_release(document, certificates.get(document["certificate"])))
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+                raise LedgerError(
+                    f"the release file of intent {document['ledger']['intent'][:12]} cannot be "
+                    "read: it is damaged. Get a copy, or move it away; without it a release could "
+                    "be forgotten"
+                ) from error
     return marks
 
 
+def _names_a_ledger(document: Mapping[str, Any]) -> bool:
+    recorded = document.get("ledger")
+    return isinstance(recorded, dict) and all(
+        isinstance(recorded.get(key), str) for key in ("id", "intent")
+    )
+
+
 def _of_release(document: dict[str, Any], certificate: Certificate | None) -> SpentMark:
-    recorded, text = document["ledger"], canonical_json(document).decode()
+    # as it was recorded: a signature came later
+    unsigned = {key: value for key, value in document.items() if key != "signature"}
+    recorded, text = document["ledger"], canonical_json(unsigned).decode()
     keys, parts = None, {recorded["part"]: Part(n_periods=max(1, recorded["period"]))}
     if certificate is not None and certificate.workflow == "budget":
-        parts = parts_of(certificate.budget)
-        # one secret, which all parts hide alike
-        keys = declared_keys(certificate.budget.tables[0].scenario.secret.to_json())
+        parts = parts_of(certificate.budget)  # whose keys are in its evidence: any secret
     elif certificate is not None:
-        keys = declared_keys(certificate.released.scenario.secret.to_json())
+        secret = certificate.released.scenario.secret.to_json()
+        # other secrets have more keys, which depend on rows: then it is any secret
+        if _ONLY_NAMES & set(secret):
+            keys = declared_keys(secret)
     return SpentMark(
         ledger=recorded["id"],
         place=None,

@@ -58,6 +58,8 @@ _TRY_AGAIN: Final = (
     errors.UniqueViolation,
 )
 
+_INHERITED: Final[list["psycopg.Connection[Any]"]] = []
+
 _GUARD_BODY: Final = """
 DECLARE
     is_owner BOOLEAN := pg_has_role(session_user, current_user, 'MEMBER');
@@ -200,6 +202,8 @@ class Database:
         host = parts.netloc.rpartition("@")[2]
         user = f"{parts.username}@" if parts.username else ""
         self.name: Final = f"postgresql://{user}{host}{parts.path}#{chosen}"
+        self._is_kept = False
+        self._kept: list[tuple[int, psycopg.Connection[Any]]] = []
 
     def is_there(self) -> bool:
         """Whether there is a ledger yet; this makes none."""
@@ -327,10 +331,18 @@ class Database:
         """Do nothing: a server has locks of its own."""
 
     def keep(self) -> None:
-        """Do nothing: a connection to a server is not kept."""
+        """Keep a connection until `close`."""
+        self._is_kept = True
 
     def close(self) -> None:
-        """Do nothing: a connection to a server is not kept."""
+        """Close the kept connection; the next call opens it again."""
+        self._is_kept = False
+        while self._kept:
+            process, connection = self._kept.pop()
+            if process == os.getpid():
+                connection.close()
+            else:
+                _INHERITED.append(connection)
 
     def _grant(self, connection: "psycopg.Connection[Any]", role: str, *, write: bool) -> None:
         rights = [
@@ -377,12 +389,24 @@ class Database:
         lock = "LOCK TABLE {}.{} IN SHARE ROW EXCLUSIVE MODE"
         connection.execute(sql.SQL(lock).format(self._schema, sql.Identifier(table)))
 
+    def _taken(self) -> "psycopg.Connection[Any] | None":
+        """Take the kept connection for one use; none while it is in use, or in a forked process."""
+        try:
+            process, connection = self._kept.pop()
+        except IndexError:
+            return None
+        if process != os.getpid():
+            _INHERITED.append(connection)  # to close it would end it for the parent
+            return None
+        return None if connection.closed else connection
+
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator["psycopg.Connection[Any]"]:
-        """Open a connection whose commits are durable and that does not wait forever."""
+        """Open a connection with durable commits, or take the kept one, and do not wait forever."""
         connection = line = watch = None
         try:
-            connection = psycopg.connect(
+            kept = self._taken()
+            connection = kept or psycopg.connect(
                 self._address,
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
@@ -392,9 +416,14 @@ class Database:
             watch = threading.Timer(_PATIENCE_SECONDS, _cut, (line,))
             watch.daemon = True
             watch.start()
-            connection.execute("SET synchronous_commit = on")
-            connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
+            if kept is None:
+                connection.execute("SET synchronous_commit = on")
+                connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
             yield connection
+            if self._is_kept and not connection.closed:
+                connection.isolation_level = None
+                self._kept.append((os.getpid(), connection))
+                connection = None
         except psycopg.Error as error:
             # its own text may show an address with everything in it
             reason = error.diag.message_primary or type(error).__name__

@@ -82,11 +82,13 @@ FORMAT: Final = "pufferslice-release"
 VERSION: Final = 5
 
 INTERVAL: Final = 0.95
-_MOST_STORED: Final = 100
+MOST_STORED: Final = 100
 """Most statistics for which a release holds the covariance of its noise."""
 
 SMALL_COUNT: Final = 10.0
 """Released counts below this get a remark."""
+
+_OUTSIDE: Final = ("digest", "signature")
 
 _MOVED: Final = "Values that noise put outside their public range are moved to its ends."
 
@@ -151,6 +153,8 @@ class Measured:
     """Share of the declared precision with which all statistics were measured; None for others."""
     directions: tuple[tuple[float, ...], ...] | None
     """Measured numbers, in coordinates in which the declared precision is 1."""
+    coefficients: tuple[tuple[float, ...], ...] | None = None
+    """Released combinations of the statistics of the part; None where they are such statistics."""
 
     @classmethod
     def of(cls, request: PartRequest, part: TablePart, entry: Entry) -> "Measured":
@@ -158,32 +162,38 @@ class Measured:
         directions = None
         if request.share is None:
             directions = tuple(map(tuple, request.measurement.directions.tolist()))
+        coefficients = None
+        if set(request.names) - set(part.scenario.query.names):
+            coefficients = tuple(map(tuple, request.coefficients.tolist()))
         return cls(
             serial=entry.serial,
             of_periods=part.kind == "repeated",
             share=request.share,
             directions=directions,
+            coefficients=coefficients,
         )
 
     @classmethod
     def read(cls, part: MeasuredPart) -> "Measured":
         """Read the measurement of a release file."""
-        rows = part.directions
+        rows, combined = part.directions, part.coefficients
         return cls(
             serial=part.serial,
             of_periods=part.of_periods,
             share=part.share,
             directions=None if rows is None else tuple(map(tuple, rows)),
+            coefficients=None if combined is None else tuple(map(tuple, combined)),
         )
 
     def to_json(self, grid_values: Sequence[str]) -> dict[str, Any]:
         """Return the measurement as JSON values."""
-        rows = self.directions
+        rows, combined = self.directions, self.coefficients
         return {
             "serial": self.serial,
             "of_periods": self.of_periods,
             "share": self.share,
             "directions": None if rows is None else [list(row) for row in rows],
+            "coefficients": None if combined is None else [list(row) for row in combined],
             "grid_values": list(grid_values),
         }
 
@@ -231,6 +241,12 @@ class Release(Shown):
     """Event of the ledger that intended the release."""
     measured: Measured | None = None
     """Measurement under a budget; None under a certificate of one release."""
+    signature: Mapping[str, Any] | None = None
+    """Ed25519 signature of the release; None if it was not signed."""
+    sealed: str | None = attrs.field(default=None, eq=False)
+    """Digest that the file of the release states; None if it was not read or states none."""
+    read_as: str | None = attrs.field(default=None, eq=False)
+    """Digest of what was read; None for a release that was not read."""
 
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds)}
@@ -349,7 +365,18 @@ class Release(Shown):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the release as JSON values."""
+        """Return the release as JSON values, with its digest and its signature, if it has one."""
+        document = self.unsigned()
+        if self.signature is not None:
+            document["signature"] = dict(self.signature)
+        return document
+
+    def unsigned(self) -> dict[str, Any]:
+        """Return what a signature is of: the release as JSON values with its digest."""
+        document = self._json()
+        return document | {"digest": self.sealed or _digest_of(document)}
+
+    def _json(self) -> dict[str, Any]:
         ends: list[dict[str, Any]] = [{}] * len(self.names)
         # As text: other readers of JSON round integers to floats.
         texts = list(map(str, self.grid_values))
@@ -453,6 +480,11 @@ class Release(Shown):
             measured=Measured.read(fields.measured)
             if "measured" in fields.model_fields_set
             else None,
+            signature=fields.signature.to_json()
+            if "signature" in fields.model_fields_set
+            else None,
+            sealed=fields.digest,
+            read_as=_digest_of(document),
         )
 
     @classmethod
@@ -527,6 +559,12 @@ class Release(Shown):
         )
 
 
+def _digest_of(document: Mapping[str, Any]) -> str:
+    """Digest of a release, without the digest and the signature that it may hold."""
+    inside = {key: value for key, value in document.items() if key not in _OUTSIDE}
+    return digest(canonical_json(inside))
+
+
 def release(
     scenario: Scenario,
     rows: object,
@@ -569,7 +607,7 @@ def release(
     """
     if not is_a(certificate, Certificate):
         raise ArgumentError(f"certificate must be a Certificate, got {type(certificate).__name__}")
-    ends = _public_ends(scenario.query, certificate) if into_range else None
+    ends = public_ends(scenario.query, certificate) if into_range else None
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     choices = {"part": part, "period": period, "only": only, "spend": spend, "noise": noise}
     if certificate.workflow == "budget":
@@ -742,7 +780,7 @@ def quantised(
     return [round(x / step) for x in exact]
 
 
-def _public_ends(query: Query, certificate: Certificate) -> Floats:
+def public_ends(query: Query, certificate: Certificate) -> Floats:
     """Return the least and greatest possible value of each coordinate, shape (dim, 2)."""
     if certificate.workflow == "release" and certificate.guarantee.is_sliced:
         raise ReleaseError(
@@ -962,8 +1000,8 @@ def _measured(
             guess=certificate.budget.guess,
         ),
         n_rows=n_rows if "n_rows" in scenario.secret else None,
-        noise_covariance=covariance if len(values) <= _MOST_STORED else None,
-        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(names)),
+        noise_covariance=covariance if len(values) <= MOST_STORED else None,
+        specs=released_specs(query, names),
         measured=Measured.of(request, part, entry),
     )
 
@@ -972,34 +1010,52 @@ def _noisy(
     scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], generator: Noise
 ) -> Release:
     """Add noise to the query. If there is noise, only grid points are computed from `value`."""
-    noise_std, query, shape = certificate.noise_std, scenario.query, certificate.shape
-    grid_values = (0,) * query.dim
-    center = [Fraction(c) for c in query.center]
-    scaled = [Fraction(x) for x in value]
-    if noise_std:
-        integers = quantised(value, query.center, noise_std, shape)
+    query = scenario.query
+    if certificate.noise_std:
+        integers = quantised(value, query.center, certificate.noise_std, certificate.shape)
         drawn = generator.draw(query.dim).tolist()
-        grid_values = tuple(a + b for a, b in zip(integers, drawn, strict=True))
+        released = released_at(certificate, [a + b for a, b in zip(integers, drawn, strict=True)])
+    else:
+        released = released_at(certificate, [0] * query.dim, [Fraction(x) for x in value])
+    return attrs.evolve(released, specs=released_specs(query, query.names))
+
+
+def released_specs(query: Query, names: Sequence[str]) -> tuple[Derived, ...]:
+    """Choose the statistics that the query asks for and that follow from released ones."""
+    return tuple(spec for spec in query.derived if set(spec.of) <= set(names))
+
+
+def released_at(
+    certificate: Certificate, grid_values: Sequence[int], exact: Sequence[Fraction] = ()
+) -> Release:
+    """Build the release that follows from a certificate and the released integers.
+
+    Without noise it follows from the `exact` values, in scaled coordinates.
+    """
+    statement = certificate.released
+    query, noise_std, shape = statement.scenario.query, certificate.noise_std, certificate.shape
+    scaled, scales = list(exact), [Fraction(scale) for scale in query.scales]
+    if noise_std:
         step = Fraction(noise_std) / SIGMA_INT
         noisy = [n * step for n in grid_values]
         if shape is not None:
             noisy = shape.colored(noisy)
-        scaled = [c + x for c, x in zip(center, noisy, strict=True)]
-    scales = query.scales.tolist()
+        limits = query.limits
+        center = np.zeros(len(scales)) if limits is None else limits.center / np.array(query.scales)
+        scaled = [Fraction(c) + x for c, x in zip(center.tolist(), noisy, strict=True)]
     return Release(
         certificate=certificate.digest,
         guarantee=str(certificate.guarantee),
-        names=query.names,
-        values=[_saturated(x * Fraction(s)) for x, s in zip(scaled, scales, strict=True)],
-        noise_stds=certificate.released.noise.std_by_coordinate,
-        grid_values=grid_values,
+        names=tuple(query.names),
+        values=[_saturated(x * scale) for x, scale in zip(scaled, scales, strict=True)],
+        noise_stds=statement.noise.std_by_coordinate,
+        grid_values=tuple(grid_values),
         secure=certificate.is_secure,
-        unsliced=certificate.released.unsliced,
-        range=query.range,
-        clipping=clipping_sentence(certificate.released.scenario),
-        n_rows=(scenario.secret or {}).get("n_rows"),
-        noise_covariance=noise_covariance(certificate) if query.dim <= _MOST_STORED else None,
-        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(query.names)),
+        unsliced=statement.unsliced,
+        range=query.limits,
+        clipping=clipping_sentence(statement.scenario),
+        n_rows=getattr(statement.scenario.secret, "n_rows", None),
+        noise_covariance=noise_covariance(certificate) if len(scales) <= MOST_STORED else None,
     )
 
 

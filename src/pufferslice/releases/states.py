@@ -3,7 +3,7 @@
 
 A ledger is a chain of events; its state is what the events make of an empty book, one after the
 other. An event that the rules refuse is refused when it is recorded and when it is read.
-docs/decisions/15-one-ledger.md has the states on one page.
+docs/decisions/21-one-ledger.md has the states on one page.
 """
 
 import copy
@@ -159,6 +159,8 @@ class Entry:
     """Time in UTC at which it was intended."""
     marks: str | None = None
     """Folder of its spent mark."""
+    is_found: bool = False
+    """Whether it is known from a mark outside of the ledger, which may lack the release itself."""
     content: str | None = None
     """Digest of the release as canonical JSON, from the state `drawn` on."""
     release: str | None = None
@@ -529,7 +531,7 @@ def _found(book: Book, event: Event, fields: Mapping[str, Any]) -> None:
         )
         known = _enter(book, event, wanted, "published")
     book.entries[known.number] = attrs.evolve(
-        known, state="published", content=content, hash=intent
+        known, state="published", content=content, hash=intent, is_found=True
     )
     book.hashes.add(intent)
 

@@ -10,7 +10,6 @@ from types import UnionType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 import attrs
-import numpy as np
 
 from pufferslice._core.files import canonical_json, parsed_json, read_bytes
 from pufferslice.audit import Audit, MembershipAudit, Verdict
@@ -22,11 +21,10 @@ from pufferslice.certificate.certificate import FORMAT as CERTIFICATE_FORMAT
 from pufferslice.certificate.files import read_audit
 from pufferslice.certificate.statement import (
     BudgetStatement,
-    ReleaseStatement,
     TrainingStatement,
 )
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.releases.derived import noise_covariance
+from pufferslice.releases.binding import release_problems
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
 from pufferslice.releases.release import Release
 
@@ -382,8 +380,8 @@ def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) 
 def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
     certificate, field = held.certificate, _FIELDS.get(type(content), "audits")
     if isinstance(content, Release):
-        _check_release(certificate, content, path)
-        if held.releases:
+        _check_release(certificate, content, path, held.releases)
+        if held.releases and certificate.workflow != "budget":
             raise ArgumentError(
                 f"{str(path)!r} is a second release of one certificate, which covers one; "
                 "leave one of the two out"
@@ -397,36 +395,13 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
     return attrs.evolve(held, **added)
 
 
-def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
-    """Check that a release has the coordinates, claim, range and noise of its certificate."""
-    statement, fits = certificate.statement, False
-    if isinstance(statement, BudgetStatement):
+def _check_release(
+    certificate: Certificate, released: Release, path: Path, earlier: Sequence[Release]
+) -> None:
+    """Check that a release is what follows from its certificate and its integers."""
+    problems = release_problems(certificate, released, earlier=earlier)
+    if problems:
         raise ArgumentError(
-            f"{str(path)!r} is a release of a part of a budget, whose values a report cannot "
-            "recompute yet; report the budget without it"
-        )
-    if isinstance(statement, ReleaseStatement):
-        limits = released.range
-        repeated = {
-            "names": list(released.names),
-            "range": None if limits is None else limits.description(),
-            "guarantee": released.guarantee,
-            "secure": released.secure,
-            "unsliced": released.unsliced,
-        }
-        query, stds = statement.scenario.query, statement.noise.std_by_coordinate
-        fits = repeated == {
-            "names": query.names,
-            "range": None if query.range is None else query.range.to_json(),
-            "guarantee": str(certificate.guarantee),
-            "secure": certificate.is_secure,
-            "unsliced": statement.unsliced,
-        } and np.allclose(released.noise_stds, stds, rtol=_SAME, atol=0)
-        if fits and released.noise_covariance is not None:
-            sizes, stated = np.outer(stds, stds), noise_covariance(certificate)
-            fits = bool((np.abs(released.noise_covariance - stated) <= _SAME * sizes).all())
-    if not fits:
-        raise ArgumentError(
-            f"{str(path)!r} names a certificate whose claim, range or noise it does not have; it "
-            "was changed. Get the original, or write it again with release --again"
+            f"{str(path)!r} does not verify: {problems[0]}; it was changed. Get the original, or "
+            "write it again with release --again"
         )

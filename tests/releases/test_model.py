@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a ledger in thousands of orders, with kills and restored backups between."""
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from tests.releases.explorer import PROGRAMS, Databases, Files, World, at_random, run
+
+from pufferslice.releases import commands, states
+from pufferslice.releases.states import Book
+
+N_SCHEDULES, N_IN_DATABASES = 80, 15
+"""For each program: 2,250 in all."""
+MEMORY = Path("/dev/shm")  # noqa: S108 - a test makes a folder of its own there
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder in memory where there is one: nothing here depends on a real disk."""
+    if not MEMORY.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        yield Path(place)
+
+
+def schedules(program, folder, n_schedules, seed, store=Files):
+    """Run random schedules, and return how many different ones there were."""
+    different = set()
+    for number in range(n_schedules):
+        place = folder / f"{number}"
+        place.mkdir()
+        rng = random.Random(f"{seed} {program} {number}")
+        different.add(run(PROGRAMS[program], World(store(place), place), at_random(rng)))
+    return len(different)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_commands_in_any_order(program, folder, seed):
+    assert schedules(program, folder, N_SCHEDULES, seed) > N_SCHEDULES // 4
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("program", [n for n, p in PROGRAMS.items() if not p.needs_files])
+def test_commands_in_any_order_in_databases(program, server, folder, seed):
+    made = schedules(
+        program, folder, N_IN_DATABASES, seed, store=lambda _: Databases(server.address)
+    )
+    assert made > N_IN_DATABASES // 4
+
+
+def every_schedule(program, folder, most):
+    """Run all schedules in turn, up to so many; return how many, and whether these are all."""
+    script, number = [], 0
+    while number < most:
+        options = []
+
+        def choose(n_waiting, n_mortal, script=script, options=options):
+            place = len(options)
+            options.append(n_waiting + n_mortal)
+            return script[place] if place < len(script) else 0
+
+        place = folder / f"{number}"
+        place.mkdir()
+        script = list(run(PROGRAMS[program], World(Files(place), place), choose))
+        number += 1
+        while script and script[-1] + 1 == options[len(script) - 1]:
+            script.pop()
+        if not script:
+            return number, True
+        script[-1] += 1
+    return number, False
+
+
+def test_every_schedule_is_another_one(folder):
+    n_run, is_all = every_schedule("copy and again", folder, 60)
+    assert (n_run, is_all) == (60, False)
+    n_run, is_all = every_schedule("migrate", folder, 5)
+    assert n_run == 5
+
+
+def no_check(*_):
+    return None
+
+
+def any_state(kind):
+    """A transition that does not look at the state that a release is in."""
+
+    def advance(book, event, fields):
+        entry = book.entries[event.release]
+        content = fields.get("content", entry.content)
+        book.entries[entry.number] = states.attrs.evolve(entry, state=kind, content=content)
+
+    return advance
+
+
+def opened(name, source, moved, target):
+    """Opens the new ledger before the old one says that it moved."""
+
+
+def handing_out_first(releasing):
+    """A release whose file is written before its mark."""
+
+    def changed(ledger, grant, intent, outside, *, draw, text, hand_out):
+        def draw_and_hand_out(entry):
+            result = draw(entry)
+            hand_out(result)
+            return result
+
+        return releasing(
+            ledger, grant, intent, outside, draw=draw_and_hand_out, text=text, hand_out=no_check
+        )
+
+    return changed
+
+
+MUTANTS = {
+    "one certificate for one secret": (
+        "two certificates of one secret",
+        lambda patch: patch.setattr(Book, "check_free", no_check),
+    ),
+    "more of a matrix than was declared": (
+        "matrix",
+        lambda patch: patch.setattr(Book, "_check_precision", no_check),
+    ),
+    "more than was granted": ("budget", lambda patch: patch.setattr(Book, "_check_room", no_check)),
+    "marks before the intent": (
+        "restore",
+        lambda patch: (
+            patch.setattr(Book, "check_marks", no_check),
+            patch.setattr(Book, "check_kept", no_check),
+        ),
+    ),
+    "the look before handing out": (
+        "restore",
+        lambda patch: patch.setattr(commands, "_check_again", no_check),
+    ),
+    "the result before it is handed out": (
+        "void",
+        lambda patch: patch.setattr(
+            "tests.releases.explorer.releasing", handing_out_first(commands.releasing)
+        ),
+    ),
+    "nothing is drawn after it was given up": (
+        "void",
+        lambda patch: patch.setitem(states.TRANSITIONS, "drawn", any_state("drawn")),
+    ),
+    "nothing is given up after it was drawn": (
+        "again and void",
+        lambda patch: patch.setitem(states.TRANSITIONS, "void", any_state("void")),
+    ),
+    "a ledger that moved is closed": (
+        "copy",
+        lambda patch: (
+            patch.setattr(Book, "check_open", no_check),
+            patch.setattr(Book, "check_marks", no_check),
+        ),
+    ),
+    "an incoming ledger is closed": (
+        "copy",
+        lambda patch: patch.setattr("pufferslice.releases.ledger.Ledger._check_arrived", no_check),
+    ),
+    "earlier releases": (
+        "migrate",
+        lambda patch: patch.setattr(
+            "pufferslice.releases.earlier._fill", lambda target, t, earlier: target
+        ),
+    ),
+}
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_explorer_notices_what_is_left_out(mutant, folder, seed, monkeypatch):
+    """Each rule, taken away, breaks the end of some schedule."""
+    program, change = MUTANTS[mutant]
+    change(monkeypatch)
+    with pytest.raises(AssertionError):
+        schedules(program, folder, 400, seed)

@@ -349,6 +349,7 @@ class TestExtremes:
             means=np.flatnonzero(kept) / 200.0,
             chances=np.exp(logs[kept]),
             outside=float(np.exp(logs[~kept]).sum()),
+            outside_square=0.0,
             chance_error=1e-12,
         )
         bound, close = (composed([(loss, 1)])(30.0) for loss in (together, alone))

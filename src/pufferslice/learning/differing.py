@@ -140,6 +140,18 @@ class DifferingRecords:
         """Whether more than one number can occur."""
         return len(self.counts) > 1
 
+    @property
+    def moments(self) -> tuple[float, float]:
+        """E[D] and E[D^2]; of a truncated distribution, those of what is left.
+
+        >>> [round(moment, 12) for moment in from_pmf([0.5, 0.25, 0.25]).moments]
+        [0.75, 1.25]
+        """
+        chances = np.exp(self.log_probabilities)
+        chances /= chances.sum()
+        counts = self.counts.astype(np.float64)
+        return float(chances @ counts), float(chances @ counts**2)
+
     def tail_probability(self, above: int) -> float:
         """P(D > above); of a truncated distribution, at most that.
 
@@ -193,13 +205,13 @@ class DifferingRecords:
         return attrs.evolve(self, excess_probability=0.0, failure_probability=0.0)
 
     def check_whole(self) -> None:
-        """Raise if some counts were left out: a Rényi claim needs all of them."""
+        """Raise if some counts were left out: Rényi claims and bits need all of them."""
         if self.excess_probability:
             raise ArgumentError(
                 f"more than {self.largest} records differ with probability "
-                f"{self.excess_probability:.3g}, which no Rényi claim covers; claim (epsilon, "
-                "delta) with Guarantee.epsilon_delta(...), in files and commands with a delta, or "
-                "give the whole distribution"
+                f"{self.excess_probability:.3g}, which no Rényi claim covers; claim right guesses "
+                "with Guarantee.guess(...) or (epsilon, delta) with Guarantee.epsilon_delta(...), "
+                "or give the whole distribution"
             )
 
     def folded(self, *, above: int) -> "DifferingRecords":

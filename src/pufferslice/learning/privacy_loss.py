@@ -36,9 +36,6 @@ from pufferslice._core.search import SAFETY
 from pufferslice.errors import CalibrationError
 from pufferslice.sensitivity.renyi import gaussian_delta
 
-DeltaCurve = Callable[[float], float]
-"""Upper bound on delta, as a function of epsilon."""
-
 PRECISION: Final = 4e-6
 """Share of the variance of the losses that rounding to the grid may add, about."""
 
@@ -47,7 +44,7 @@ FORGOTTEN: Final = 2.0**-100
 
 _SPACINGS: Final = (2.0**-12, 2.0**-8)
 """Least and largest distance of grid points over their size, where they are not neighbours."""
-_MEAN_SPACING: Final = 2.0**-9
+_MEAN_SPACING: Final = 2.0**-8
 _WIDE_SPACING: Final = 2.0**-5
 """The same for a mean, and for moments by which a tilt and a window are chosen."""
 _FINE: Final = 2**30
@@ -61,7 +58,7 @@ _WINDOW: Final = 43.0
 """Square of the usual length of a window, over six times the variance of all losses."""
 _LEFT_OUT: Final = 2.0**-30
 """Share of delta beyond a window."""
-_TOLERATED: Final = 2.0**-17
+_TOLERATED: Final = 2.0**-15
 """Share of delta that may be due to errors before losses are tilted for this epsilon."""
 _MOST_ATTEMPTS: Final = 3
 """Compositions for one epsilon."""
@@ -98,6 +95,42 @@ _MOST_HALVINGS: Final = 80
 _KNOWN: Final = 400
 """Points between which the first guess of an inverse is interpolated."""
 _LOG_ROOT_TAU: Final = 0.5 * math.log(2 * math.pi)
+
+
+class DeltaCurve(Protocol):
+    """An upper bound on delta, as a function of epsilon."""
+
+    def __call__(self, epsilon: float) -> float:
+        """Bound delta at epsilon."""
+
+    def by_moments(self, epsilon: float) -> float:
+        """Estimate delta at epsilon, quickly, by a number that is not much too small."""
+
+    def near(self, epsilon: float) -> Callable[[float], float]:
+        """Return the same bound, computed once: everywhere true, most exact near epsilon."""
+
+
+@final
+@attrs.frozen
+class GaussianCurve:
+    """Delta of N(shift, 1) against N(0, 1)."""
+
+    shift: float
+
+    def __call__(self, epsilon: float) -> float:
+        """Bound delta at epsilon."""
+        if not self.shift:
+            return 0.0
+        return min(1.0, float(gaussian_delta(np.array(self.shift), epsilon)) + _DELTA_ERROR)
+
+    def by_moments(self, epsilon: float) -> float:
+        """Return delta itself."""
+        return self(epsilon)
+
+    def near(self, epsilon: float) -> Callable[[float], float]:
+        """Return the curve itself."""
+        del epsilon
+        return self
 
 
 class Cells(NamedTuple):
@@ -143,6 +176,8 @@ class Counts(NamedTuple):
     chances: Floats
     outside: float
     """Probability of other numbers."""
+    outside_square: float
+    """Their sum of probabilities times squares."""
     chance_error: float
     """Bound on the relative error of the probabilities."""
 
@@ -155,8 +190,9 @@ class Counts(NamedTuple):
         """
         possible = np.flatnonzero(np.isfinite(log_probabilities))
         chances = np.exp(log_probabilities[possible])
-        rare = chances < tail / len(possible)
+        rare = chances <= tail / len(possible)
         outside = float(chances[rare].sum()) * SAFETY
+        outside_square = float(chances[rare] @ possible[rare].astype(np.float64) ** 2) * SAFETY
         counts, chances = possible[~rare].astype(np.float64), chances[~rare]
         error = _CHANCE_ERROR * (len(counts) + 8)
         size = -(-len(counts) // _MOST_COUNTS)
@@ -165,7 +201,7 @@ class Counts(NamedTuple):
             ends = np.append(starts[1:], len(counts)) - 1
             counts = np.append(counts[0], counts[ends])
             chances = np.append(chances[0], np.add.reduceat(chances, starts))
-        return cls(counts, chances, outside, error)
+        return cls(counts, chances, outside, outside_square, error)
 
 
 @final
@@ -192,7 +228,7 @@ class PublishedDraws:
         cls, multiplier: float, log_probabilities: Floats, tail: float = 0.0
     ) -> "PublishedDraws":
         """Build the loss from the log probabilities of the counts 0, 1, …; leave out `tail`."""
-        counts, chances, outside, error = Counts.of(log_probabilities, tail)
+        counts, chances, outside, _, error = Counts.of(log_probabilities, tail)
         some = counts > 0
         return cls(
             shifts=2 * counts[some] / multiplier,
@@ -200,6 +236,18 @@ class PublishedDraws:
             no_shift=float(chances[~some].sum()),
             outside=outside,
             chance_error=error,
+        )
+
+    @classmethod
+    def certain(cls, shift: float) -> "PublishedDraws":
+        """Build the loss of a step with one shift, 0 or more."""
+        shifts = np.full(int(shift > 0), shift)
+        return cls(
+            shifts=shifts,
+            chances=np.ones_like(shifts),
+            no_shift=float(not shift),
+            outside=0.0,
+            chance_error=0.0,
         )
 
     @property
@@ -247,14 +295,22 @@ class SecretDraws:
     chances: Floats = attrs.field(converter=locked)
     outside: float
     """Probability of counts that are left out."""
+    outside_square: float
+    """Their sum of probabilities times (k/z)^2."""
     chance_error: float
     """Bound on the relative error of the probabilities."""
 
     @classmethod
     def of(cls, multiplier: float, log_probabilities: Floats, tail: float = 0.0) -> "SecretDraws":
         """Build the loss from the log probabilities of the counts 0, 1, …; leave out `tail`."""
-        counts, chances, outside, error = Counts.of(log_probabilities, tail)
-        return cls(means=counts / multiplier, chances=chances, outside=outside, chance_error=error)
+        counts, chances, outside, square, error = Counts.of(log_probabilities, tail)
+        return cls(
+            means=counts / multiplier,
+            chances=chances,
+            outside=outside,
+            outside_square=square / multiplier / multiplier,
+            chance_error=error,
+        )
 
     @property
     def shift(self) -> float | None:
@@ -300,7 +356,9 @@ class SecretDraws:
 
     def _outputs(self, losses: Floats) -> Floats:
         """Return outputs with these losses, up to a part of the error that is charged."""
-        top = _least(lambda t: float(self.losses(np.array([t]))[0][0]) >= losses[-1])
+        top = 1.0
+        while self.losses(np.array([top]))[0][0] < losses[-1]:
+            top *= 2
         known = np.linspace(0.0, top, _KNOWN)
         outputs = np.interp(losses, self.losses(known)[0], known)
         low, high = np.zeros_like(outputs), np.full_like(outputs, top)
@@ -326,8 +384,8 @@ class SecretDraws:
         r"""Bound the mean loss: the Kullback-Leibler divergence of a step.
 
         Beyond the last edge the loss is at most $(k_1 + k_0) t/z + k_0^2/(2 z^2) - \ln w_{k_0}$,
-        $k_0$ the least and $k_1$ the largest count, whose mean is known in closed form.
-        Needs: no count is left out.
+        $k_0$ the least and $k_1$ the largest count; the mean of that has a closed form. A count
+        that is left out adds its own divergence (joint convexity).
         """
         reach = self.reach(FORGOTTEN)
         if not _LEAST_LOSS <= reach <= _LARGEST_LOSS:
@@ -341,7 +399,8 @@ class SecretDraws:
         densities = np.exp(-(distances**2) / 2 - _LOG_ROOT_TAU)
         tails = (slope * self.means + start) * ndtr(-distances) + slope * densities
         error = (_LOSS_ERROR + 2 * self.chance_error) * (1 + reach)
-        return (finite + float(self.chances @ tails)) * SAFETY + error
+        rare = 2 * self.outside_square
+        return (finite + float(self.chances @ tails) + rare) * SAFETY + error
 
 
 def composed(steps: Sequence[tuple[StepLoss, int]], *, precision: float = PRECISION) -> DeltaCurve:
@@ -355,16 +414,13 @@ def composed(steps: Sequence[tuple[StepLoss, int]], *, precision: float = PRECIS
     uncertain = [(loss, n) for loss, n in steps if loss.shift is None]
     shift = math.sqrt(math.fsum(n * mu**2 for mu, n in certain)) * SAFETY
     if not uncertain:
-        return lambda epsilon: min(
-            1.0, float(gaussian_delta(np.array(shift), epsilon)) + _DELTA_ERROR * (shift > 0)
-        )
+        return GaussianCurve(shift)
     if certain:
-        together = PublishedDraws.of(2 / shift, np.array([-np.inf, 0.0]))
-        uncertain.append((together, 1))
+        uncertain.append((PublishedDraws.certain(shift), 1))
     n_steps = sum(n for _, n in uncertain)
     reach = max(loss.reach(FORGOTTEN / (4 * n_steps)) for loss, _ in uncertain)
     if not _LEAST_LOSS <= reach <= _LARGEST_LOSS:
-        return lambda _epsilon: 1.0 if reach else 0.0
+        return GaussianCurve(math.inf if reach else 0.0)
     return _Composer(uncertain, reach, precision)
 
 
@@ -441,47 +497,62 @@ def _grid(n_points: int, spacing: float) -> Integers:
     return np.unique(numbers).astype(np.int64)
 
 
-class _Composition(NamedTuple):
-    """The sum of all losses in a window, tilted, and bounds on what is missing there."""
+@final
+class _Composition:
+    r"""The sum of all losses in a window, and bounds on what is missing there.
 
-    tilt: float
-    losses: Floats
-    masses: Floats
-    """Tilted masses, with the bounds on their rounding errors."""
-    mass_error: float
-    """Bound on the rounding error of a mass."""
-    log_factor: float
-    """Log of the factor of all masses."""
-    infinite: float
-    """Probability of losses that are taken as infinite, or are above the window."""
-    log_outside: float
-    """Log of a bound on the tilted mass, times the factor, that wraps around."""
-    shift: float
-    """Bound on the sum of the errors of losses."""
+    Delta is the sum of masses above epsilon less the sum of masses times $e^{\epsilon - loss}$.
+    Both sums are kept for every loss.
+    """
 
-    def delta(self, epsilon: float) -> tuple[float, float, float]:
-        """Bound delta; then what rounding errors, and what wraps around, may add to the bound."""
-        epsilon -= self.shift
-        first = int(np.searchsorted(self.losses, epsilon, side="right"))
-        losses = self.losses[first:]
+    def __init__(
+        self,
+        *,
+        tilt: float,
+        losses: Floats,
+        masses: Floats,
+        log_factor: float,
+        infinite: float,
+        log_outside: float,
+        shift: float,
+    ) -> None:
+        self._tilt, self._losses, self._shift = tilt, losses, shift
+        self._infinite, self._log_outside = infinite, log_outside
+        with np.errstate(over="ignore", invalid="ignore"):
+            above = masses * np.exp(log_factor - tilt * losses)
+            lowered = above * np.exp(losses[0] - losses)
+            self._above, self._lowered = (np.cumsum(x[::-1])[::-1] for x in (above, lowered))
+
+    def __call__(self, epsilon: float) -> float:
+        """Bound delta."""
+        epsilon -= self._shift
+        first = int(np.searchsorted(self._losses, epsilon, side="right"))
+        if first == len(self._losses):
+            return min(1.0, self._infinite)
+        with np.errstate(over="ignore", invalid="ignore"):
+            above = self._above[first]
+            lowered = self._lowered[first] * np.exp(epsilon - self._losses[0])
+            error = 4 * UNIT_ROUNDOFF * len(self._losses) * (above + lowered)
+            total = float(above - lowered + error) * _SUM_ERROR + self._infinite
+        # Far below the losses that the tilt is for, sums overflow.
+        return min(1.0, total) if math.isfinite(total) else 1.0
+
+    def outside(self, epsilon: float) -> float:
+        """Bound what wraps around, where it lands above epsilon."""
         with np.errstate(over="ignore"):
-            weights = -np.expm1(epsilon - losses) * np.exp(self.log_factor - self.tilt * losses)
-            total = float(self.masses[first:] @ weights) * _SUM_ERROR + self.infinite
-            errors = self.mass_error * float(weights.sum())
-            outside = float(np.exp(self.log_outside - self.tilt * epsilon))
-        return total, errors, outside
+            return float(np.exp(self._log_outside - self._tilt * epsilon))
 
 
 @final
 class _Composer:
-    """Delta of many steps; composed anew, with another tilt, where errors would matter."""
+    """Delta of many steps, composed with the tilt that is best for an epsilon."""
 
     def __init__(
         self, steps: Sequence[tuple[StepLoss, int]], reach: float, precision: float
     ) -> None:
         self._steps, self._reach, self._precision = steps, reach, precision
         self._n_steps = sum(n for _, n in steps)
-        self._compositions: list[_Composition] = []
+        self._compositions: dict[float, _Composition] = {}
         self._fine = reach / _FINE
         self._parts = [(_rounded(loss, self._fine, _FINE, _WIDE_SPACING), n) for loss, n in steps]
         squares = (n * float(p.masses @ (self._fine * p.positions) ** 2) for p, n in self._parts)
@@ -491,23 +562,26 @@ class _Composer:
 
     def __call__(self, epsilon: float) -> float:
         """Bound delta at epsilon."""
+        return self.near(epsilon)(epsilon)
+
+    def by_moments(self, epsilon: float) -> float:
+        """Estimate delta at epsilon by exponential moments (Chernoff)."""
+        return math.exp(float(np.min(self._moments - self._tilts * epsilon)))
+
+    def near(self, epsilon: float) -> Callable[[float], float]:
+        """Compose with the tilt that is best at epsilon."""
         tilt = float(self._tilts[np.argmin(self._moments - self._tilts * epsilon)])
-        known = min(self._compositions, key=lambda c: abs(c.tilt - tilt), default=None)
-        if known is not None:
-            total, errors, outside = known.delta(epsilon)
-            close = known.tilt == tilt or errors <= _TOLERATED * total
-            if close and outside <= _TOLERATED * total:
-                return min(1.0, total)
-        log_share = math.log(_LEFT_OUT)
-        for _ in range(_MOST_ATTEMPTS):
-            composition = self._composed(tilt, log_share)
-            total, _, outside = composition.delta(epsilon)
-            if outside <= _TOLERATED * total:
-                break
-            log_weight = self._log_moment(tilt) - tilt * epsilon
-            log_share = math.log(_LEFT_OUT * max(total, FORGOTTEN)) - log_weight
-        self._compositions.append(composition)
-        return min(1.0, total)
+        if tilt not in self._compositions:
+            log_share = math.log(_LEFT_OUT)
+            for _ in range(_MOST_ATTEMPTS):
+                composition = self._composed(tilt, log_share)
+                total, outside = composition(epsilon), composition.outside(epsilon)
+                if outside <= _TOLERATED * total:
+                    break
+                log_weight = self._log_moment(tilt) - tilt * epsilon
+                log_share = math.log(_LEFT_OUT * max(total, FORGOTTEN)) - log_weight
+            self._compositions[tilt] = composition
+        return self._compositions[tilt]
 
     def _log_moment(self, tilt: float) -> float:
         return math.fsum(n * part.log_moment(tilt, self._fine) for part, n in self._parts)
@@ -567,7 +641,6 @@ class _Composer:
             tilt=tilt,
             losses=np.asarray((first + np.arange(n_points)) * step),
             masses=np.maximum(masses, 0.0) + mass_error,
-            mass_error=mass_error,
             log_factor=log_factor,
             infinite=(infinite + math.exp(min(0.0, log_tail))) * _SUM_ERROR,
             log_outside=float(np.logaddexp(above, below)),

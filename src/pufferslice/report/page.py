@@ -23,10 +23,10 @@ from pufferslice.certificate.sweep import stated_variation
 from pufferslice.certificate.wording import (
     INSECURE,
     differing_words,
-    doubt_sentence,
     first_lines,
     guess_sentence,
     limit_sentences,
+    run_guess_sentence,
     table_rows,
 )
 from pufferslice.claims.guess import right_guesses
@@ -98,7 +98,6 @@ def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
             certificate=certificate,
             is_secure=certificate.workflow == "training" or certificate.is_secure,
             lines=first_lines(certificate.statement),
-            doubt=doubt_sentence(certificate.statement),
             guess=right_guesses(variation),
             rows=table_rows(certificate.statement)[:_MOST_ON_A_LABEL],
             n_left=max(0, len(table_rows(certificate.statement)) - _MOST_ON_A_LABEL),
@@ -153,6 +152,9 @@ def _environment() -> jinja2.Environment:
         "differing": differing_words,
         "guesses": _guesses,
         "guess_sentence": lambda variation: guess_sentence(right_guesses(variation)),
+        "run_guess_sentence": lambda variation, n_runs: run_guess_sentence(
+            right_guesses(variation), n_runs
+        ),
         "in_full": in_full,
         "interval": lambda share: f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]",
         "label": label,

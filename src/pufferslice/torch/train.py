@@ -39,7 +39,6 @@ from pufferslice._core.files import (
     write_whole,
 )
 from pufferslice.certificate import Certificate
-from pufferslice.claims import Claim
 from pufferslice.data import LabelledImages
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning.plan import SignalToNoise, recipe_learning_rates
@@ -478,12 +477,7 @@ class _Logs:
     ) -> None:
         folder, n_taken = request.output.folder, trainer.n_taken
         self._output, self._trainer, self._metrics = request.output, trainer, metrics
-        # A tail of the differing records is in delta, and no Rényi claim covers it.
-        self._claim: Claim = (
-            trainer.certificate(deltas=request.deltas).guarantee
-            if request.plan.differing.excess_probability
-            else request.plan.guarantee()
-        )
+        self._claim = request.plan.guarantee()
         self._public = RunLog(folder / PUBLIC, internal=False, n_taken=n_taken)
         self._internal = RunLog(folder / INTERNAL, internal=True, n_taken=n_taken)
 
@@ -504,17 +498,12 @@ class _Logs:
     def _add_public_row(self) -> dict[str, float]:
         """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
-        if self._claim.hockey_stick is None:
-            spent = self._trainer.spent().epsilon
-        else:
-            _, delta = self._claim.hockey_stick
-            spent = self._trainer.spent_epsilon(delta)
         self._public.add(
             {
                 "step": self._trainer.n_taken,
                 "n_steps": self._trainer.plan.n_steps,
                 **self._claim.to_json(),
-                "spent_epsilon": spent,
+                f"spent_{self._claim.bound_name}": self._trainer.spent().bound,
                 **(metrics if is_public else {}),
             }
         )

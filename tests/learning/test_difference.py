@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Right guesses, bits and (epsilon, delta) of runs: known answers, oracles and laws."""
 
+import itertools
 import math
 import time
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
 
 from pufferslice.claims import EpsilonDelta, Guarantee, Guess, Information, Measure
+from pufferslice.claims.views import ORDERS, improved_epsilon_joint
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning import (
     Amplified,
@@ -127,6 +130,18 @@ class TestMeanSquare:
         truth = 0.25 + 0.5 * float(ndtr(np.sqrt((4 * drawn**2).sum(axis=1)) / z / 2).mean())
         assert truth <= stated <= truth + 0.1
 
+    @pytest.mark.soundness
+    def test_beside_a_worst_case_run_its_batches_are_not_averaged(self):
+        """Guesses of both runs by squared distances: 1/9 of the largest K, 1/25 of the mean."""
+        both = RunDifference(
+            runs=(NoisySteps(WorstCase(), SMALL, np.array([30.0])),
+                  NoisySteps(MeanSquare(), SMALL, np.array([50.0]))),
+            differing=from_pmf([0.5, 0.0, 0.0, 0.5]),
+        )  # fmt: skip
+        rho = 4 * 0.5 * (9 / 900 + 3 * 0.1 * (1 + 2 * 0.1) / 2_500)
+        assert both.squared_distance(1.0) == pytest.approx(rho, rel=1e-11)
+        assert both.variation(1.0) == pytest.approx(2 * ndtr(math.sqrt(rho) / 2) - 1, rel=1e-11)
+
     def test_no_distribution_of_draws_enters(self):
         """A mean square gives no (epsilon, delta); the curve is that of published draws."""
         mean, log = (run(one, exactly(3), np.full(5, 4.0)) for one in (MeanSquare(), LogMoment()))
@@ -191,6 +206,98 @@ class TestAgainstOracles:
                 for one in EXACT
             ]
             assert bounds == pytest.approx([bounds[0]] * 3, rel=1e-9)
+
+
+def normal_mixture_epsilon(mixture, delta):
+    """Epsilon of a published mixture of normal pairs, given as (chance, shift over std)."""
+
+    def excess(epsilon):
+        return sum(chance * gaussian_delta(mu, epsilon) for chance, mu in mixture) - delta
+
+    return 0.0 if excess(0.0) <= 0 else brentq(excess, 0.0, 500.0, xtol=1e-12)
+
+
+def whole_runs(sampling, n_differing, multipliers):
+    """Every sequence of discrepancies: the shifts of independent normals add as squares."""
+    chances = np.exp(sampling.discrepancy_log_probabilities(n_differing))
+    for drawn in itertools.product(enumerate(chances.tolist()), repeat=len(multipliers)):
+        chance = math.prod(chance for _, chance in drawn)
+        squares = [(2 * k / z) ** 2 for (k, _), z in zip(drawn, multipliers, strict=True)]
+        if chance > 1e-12:  # the others change no digit, and lower the oracle
+            yield chance, math.sqrt(sum(squares))
+
+
+def epsilon_at(difference, delta):
+    measure = Measure.epsilon_delta(delta=delta)
+    return measure.cost(attrs.evolve(difference, near_delta=delta), 1.0)
+
+
+@pytest.mark.soundness
+class TestEpsilon:
+    """Epsilon at a delta, against sums over every sequence of draws."""
+
+    DESIGN = WithoutReplacement(n_records=50, batch_size=10)
+
+    def check(self, found, exact):
+        assert exact - 1e-9 <= found <= exact * (1 + 1e-4) + 1e-9
+
+    @pytest.mark.parametrize(
+        "sampling",
+        [
+            Poisson(n_records=50, rate=0.2),
+            DESIGN,
+            WithReplacement(n_records=50, batch_size=10),
+        ],
+        ids=lambda value: value.name,
+    )
+    @pytest.mark.parametrize(
+        ("multipliers", "delta"), [([5.0], 1e-5), ([9.0, 9.0], 1e-2), ([9.0, 12.0, 15.0], 1e-5)]
+    )
+    def test_published_draws_of_every_design(self, sampling, multipliers, delta):
+        exact = normal_mixture_epsilon(list(whole_runs(sampling, 2, multipliers)), delta)
+        self.check(epsilon_at(run(LogMoment(), exactly(2), multipliers, sampling), delta), exact)
+
+    @pytest.mark.parametrize("delta", [1e-2, 1e-8, 1e-12])
+    @pytest.mark.parametrize(
+        ("n_differing", "multipliers", "batch_size"),
+        [(0, [1.0], 10), (4, [3.0], 10), (10, [3.0], 2), (4, np.full(3_920, 900.0), 10),
+         (5, [1.0, 100.0, 1.0], 10)],
+    )  # fmt: skip
+    def test_worst_case(self, n_differing, multipliers, batch_size, delta):
+        """The cap is that of the design; steps of very different noise are one pair."""
+        sampling = WithoutReplacement(n_records=50, batch_size=batch_size)
+        shift = np.linalg.norm(2 * min(n_differing, batch_size) / np.asarray(multipliers))
+        found = epsilon_at(run(WorstCase(), exactly(n_differing), multipliers, sampling), delta)
+        exact = normal_mixture_epsilon([(1.0, float(shift))], delta)
+        assert exact - 1e-9 <= found <= exact * (1 + 1e-3)
+
+    def test_random_numbers_are_mixed_outside_the_steps(self):
+        """Inside, each step would draw its own number, which is another epsilon."""
+        differing, multipliers, delta = from_pmf({0: 0.9, 4: 0.1}), [2.0, 2.0], 1e-4
+        fixed = list(whole_runs(self.DESIGN, 4, multipliers))
+        outside = normal_mixture_epsilon([(0.1 * chance, mu) for chance, mu in fixed], delta)
+        self.check(
+            epsilon_at(run(LogMoment(), differing, multipliers, self.DESIGN), delta), outside
+        )
+        step = [(0.9, 0.0), *((0.1 * p, mu) for p, mu in whole_runs(self.DESIGN, 4, [2.0]))]
+        inside = [(p * q, math.hypot(a, b)) for (p, a), (q, b) in itertools.product(step, repeat=2)]
+        assert abs(outside - normal_mixture_epsilon(inside, delta)) > 0.01
+
+    def test_a_tail_that_is_left_out_is_in_delta(self):
+        cut = mostly_at_most(4, tail_probability=1e-3, failure_probability=0.0)
+        exact = normal_mixture_epsilon([(1.0, 2 * 4 * math.sqrt(2) / 2.0)], 1e-3)
+        self.check(epsilon_at(run(WorstCase(), cut, [2.0, 2.0], self.DESIGN), 2e-3), exact)
+        assert epsilon_at(run(WorstCase(), cut, [2.0, 2.0], self.DESIGN), 1e-3) == math.inf
+
+    @pytest.mark.parametrize("accountant", EXACT, ids=repr)
+    def test_never_above_the_grid_of_orders(self, accountant):
+        for multiplier, n_steps in ((20.0, 30), (60.0, 300)):
+            steps = run(accountant, exactly(4), np.full(n_steps, multiplier))
+            grid = min(
+                improved_epsilon_joint(order, steps.divergence(order, 1.0), 1e-5)
+                for order in ORDERS
+            )
+            assert 0.5 * grid < epsilon_at(steps, 1e-5) <= grid
 
 
 class TestRandomNumbers:

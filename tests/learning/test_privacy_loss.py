@@ -123,6 +123,24 @@ def test_few_steps_of_secret_draws(z, rate, n_differing, n_steps, epsilon):
     assert exact * (1 - 1e-9) <= bound <= exact * (1 + 1e-4)
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("draws", [SecretDraws, PublishedDraws])
+@pytest.mark.parametrize(
+    ("z", "rate", "n_differing", "n_steps"),
+    [(1.3, 0.01, 1, 5_000), (4.0, 0.01, 20, 500), (0.8, 0.001, 1, 200)],
+)
+@pytest.mark.parametrize("wanted", [5.0, 20.0, 60.0])
+def test_a_bound_for_one_epsilon_is_true_at_all(draws, z, rate, n_differing, n_steps, wanted):
+    """Also below the window of its transform, where tilted masses wrap around and are lost."""
+    loss = draws.of(z, log_chances(rate, n_differing), privacy_loss.FORGOTTEN)
+    curve = composed([(loss, n_steps)])
+    near = curve.near(wanted)
+    for epsilon in (0.0, 0.5, 2.0, 0.9 * wanted, wanted, 1.1 * wanted):
+        # Each grid adds up to CLOSE; what is beyond all losses is FORGOTTEN.
+        assert near(epsilon) >= curve(epsilon) * (1 - 1e-3) - 2 * privacy_loss.FORGOTTEN
+    assert near(wanted) <= curve(wanted) * (1 + 1e-9)
+
+
 class Optimistic:
     """Losses rounded down on a plain grid, tails left out, convolved without a transform."""
 

@@ -441,7 +441,8 @@ def calibrate_multiplier(
 def nothing_differs() -> CalibrationError:
     """Build the error for runs that no secret changes."""
     return CalibrationError(
-        "no record differs, so a run costs nothing at any noise: nothing to calibrate"
+        "no record differs, so a run costs nothing at any noise: there is nothing to calibrate or "
+        "to claim. Declare the records that the secret changes"
     )
 
 

@@ -27,6 +27,7 @@ from pufferslice.learning.accountants import (
     checked_multipliers,
     cost_by_count,
     mixed_cost,
+    nothing_differs,
 )
 from pufferslice.learning.differing import DifferingRecords, exceedances
 from pufferslice.learning.privacy_loss import (
@@ -57,6 +58,18 @@ class NoisySteps(NamedTuple):
     sampling: SamplingDesign
     noise_multipliers: Floats
     """The effective multiplier of each step, shape (n_steps,)."""
+
+    def mean_squares(self, differing: DifferingRecords) -> Floats:
+        """Bound E[K^2] of a batch for each number of differing records, by the accountant.
+
+        Worst case takes the largest K: there, batches need not be drawn.
+        """
+        counts = differing.counts.astype(np.float64)
+        if self.accountant == WorstCase():
+            one, most = (self.sampling.discrepancy_cap(n) for n in (1, differing.largest))
+            return np.asarray(np.minimum(counts * one, most) ** 2)
+        first, second = (self.sampling.mean_square_over(*unit) for unit in ((1, 0), (0, 1)))
+        return np.asarray(first * counts + second * counts**2)
 
 
 class _Nodes(NamedTuple):
@@ -107,8 +120,7 @@ class RunDifference:
         distance, in deviations of the noise, is this sum. It adds up over runs and releases,
         whoever sees the draws.
         """
-        mean, square = self.differing.moments
-        return float(self._squared_distances(np.array(mean), np.array(square), noise_std))
+        return self._mean(self._squared_distances(noise_std))
 
     def variation(self, noise_std: float) -> float:
         """Bound the total variation.
@@ -117,7 +129,7 @@ class RunDifference:
         distance; otherwise by the privacy-loss distribution, or by the first where that is less.
         """
         if any(run.accountant == MeanSquare() for run in self.runs):
-            return self._with_excess(float(_variation(self.squared_distance(noise_std))))
+            return self._with_excess(float(_variation(np.array(self.squared_distance(noise_std)))))
         return self.delta_curve(noise_std)(0.0)
 
     def delta_curve(self, noise_std: float) -> Callable[[float], float]:
@@ -127,10 +139,7 @@ class RunDifference:
         """
         nodes = _Nodes.of(self.differing)
         curves = [self._curve(n, len(nodes.counts), noise_std) for n in nodes.counts]
-        counts, ceiling = self.differing.counts.astype(np.float64), np.ones(len(nodes.places))
-        if not any(run.accountant == WorstCase() for run in self.runs):
-            distances = self._squared_distances(counts, counts**2, noise_std)
-            ceiling = _variation(distances)
+        ceiling = _variation(self._squared_distances(noise_std))
 
         def mean(bounds: Sequence[Callable[[float], float]], epsilon: float) -> float:
             values = nodes.bounds([bound(epsilon) for bound in bounds], ceiling)
@@ -168,11 +177,6 @@ class RunDifference:
 
     def _twice_divergence(self, noise_std: float) -> float:
         (run,) = self.runs
-        if run.accountant == WorstCase():
-            caps = [run.sampling.discrepancy_cap(n) for n in (1, self.differing.largest)]
-            squares = np.minimum(self.differing.counts * float(caps[0]), caps[1]) ** 2
-            noise = float(np.sum(self._multipliers(run, noise_std) ** -2.0))
-            return 4 * self._mean(squares) * noise
         published = self.squared_distance(noise_std)
         if run.accountant != Amplified():
             return published
@@ -183,8 +187,7 @@ class RunDifference:
             logs = run.sampling.discrepancy_log_probabilities(n_differing)
             losses = ((SecretDraws.of(multiplier, logs, FORGOTTEN), n) for multiplier, n in steps)
             at_nodes.append(2 * math.fsum(n * loss.mean() for loss, n in losses))
-        counts = self.differing.counts.astype(np.float64)
-        ceiling = self._squared_distances(counts, counts**2, noise_std)
+        ceiling = self._squared_distances(noise_std)
         return min(published, self._mean(nodes.bounds(at_nodes, ceiling)))
 
     def _curve(self, n_differing: int, n_nodes: int, noise_std: float) -> DeltaCurve:
@@ -204,13 +207,12 @@ class RunDifference:
         coarser = 1 if n_nodes <= _LEAST_LOSSES else _COARSER
         return composed(steps, precision=coarser * self.precision)
 
-    def _squared_distances(self, mean: Floats, square: Floats, noise_std: float) -> Floats:
-        """Compute the mean squared distance from E[D] and E[D^2], in which it is linear."""
-        total = np.zeros_like(mean)
+    def _squared_distances(self, noise_std: float) -> Floats:
+        """Bound the mean squared distance for each number of differing records."""
+        total = np.zeros(len(self.differing.counts))
         for run in self.runs:
             noise = float(np.sum(self._multipliers(run, noise_std) ** -2.0))
-            first, second = (run.sampling.mean_square_over(*unit) for unit in ((1, 0), (0, 1)))
-            total = total + 4 * noise * (first * mean + second * square)
+            total += 4 * noise * run.mean_squares(self.differing)
         return np.asarray(total * SAFETY)
 
     @staticmethod
@@ -231,6 +233,8 @@ def measured(difference: RunDifference, measure: Measure) -> WholeClaim:
 
     Guarantee: the claim holds for all runs together, with the noise that is drawn.
     """
+    if not difference.differing.largest:
+        raise nothing_differs()
     if measure.kind is OverBatches:
         return measure.claim(difference.divergence(measure.order, 1.0))
     bound = measure.cost(attrs.evolve(difference, near_delta=measure.delta), 1.0)
@@ -242,9 +246,9 @@ def measured(difference: RunDifference, measure: Measure) -> WholeClaim:
     return measure.claim(bound)
 
 
-def _variation(squared_distance: Floats | float) -> Floats:
+def _variation(squared_distance: Floats) -> Floats:
     """Bound the total variation of two normals at a squared distance."""
-    return np.asarray(np.minimum(1.0, erf(np.sqrt(np.asarray(squared_distance) / 8)) * SAFETY))
+    return np.asarray(np.minimum(1.0, erf(np.sqrt(squared_distance / 8)) * SAFETY))
 
 
 def _grouped(multipliers: Floats, n_shares: int) -> list[tuple[float, int]]:

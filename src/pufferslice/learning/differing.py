@@ -140,18 +140,6 @@ class DifferingRecords:
         """Whether more than one number can occur."""
         return len(self.counts) > 1
 
-    @property
-    def moments(self) -> tuple[float, float]:
-        """E[D] and E[D^2]; of a truncated distribution, those of what is left.
-
-        >>> [round(moment, 12) for moment in from_pmf([0.5, 0.25, 0.25]).moments]
-        [0.75, 1.25]
-        """
-        chances = np.exp(self.log_probabilities)
-        chances /= chances.sum()
-        counts = self.counts.astype(np.float64)
-        return float(chances @ counts), float(chances @ counts**2)
-
     def tail_probability(self, above: int) -> float:
         """P(D > above); of a truncated distribution, at most that.
 

@@ -9,11 +9,13 @@ under P has $\delta(\epsilon) = E\,(1 - e^{\epsilon - \sum L_t})_+$. Everything 
   not fall (Jensen). Masses are rounded up, and shares toward the upper end. The grid is as fine as
   the composition needs near 0, and coarser in proportion to the losses beyond.
 * *Tails.* Losses beyond the grid, and rare counts of differing records, are taken as infinite.
-* *Composition* is a power of a discrete Fourier transform. What wraps around at the top of its
-  window is bounded by moments and added; what wraps around at the bottom only adds. The rounding
-  errors of transform, power and inverse are bounded and added to every mass. So that they stay
-  small beside a small delta, losses are tilted: masses are multiplied by $e^{\theta \ell}$ before
-  the transform, and divided by it after the inverse.
+* *Composition* is a power of a discrete Fourier transform. The rounding errors of transform, power
+  and inverse are bounded and added to every mass. So that they stay small beside a small delta,
+  losses are tilted: masses are multiplied by $e^{\theta \ell}$ before the transform, and divided by
+  it after the inverse.
+* *The window of the transform.* What wraps around at its top is bounded by moments and added. What
+  wraps around at its bottom only adds to delta inside the window; it keeps its mass only without a
+  tilt, so that with one delta below the window is bounded by moments.
 * *A few roundings a step* are left, in weights and losses. A shift of all losses and a factor cover
   them.
 
@@ -76,14 +78,20 @@ _PRODUCT: Final = 4 * UNIT_ROUNDOFF
 """Bound on the relative error of a complex product."""
 _CHANCE_ERROR: Final = 8 * UNIT_ROUNDOFF
 """Bound on the relative error of the probability of a count, over the number of counts."""
-_LOSS_ERROR: Final = 2.0**-44
+_MORE_COUNTS: Final = 32
+"""Counts that are added for the rounding of a logarithm, which is above -100 for counts kept."""
+_LOSS_ERROR: Final = 2.0**-43
 """Bound on the error of a loss, over one plus the largest loss of a step."""
+_INVERSE_ERROR: Final = _LOSS_ERROR / 8
+"""Part of it that the output of a loss may have; its rounding takes less than the rest."""
 _ROUNDINGS: Final = 2.0**-46
 """Bound on the relative error of a mass, over one plus its exponent."""
 _SUM_ERROR: Final = 1 + 2.0**-30
 """Factor above the relative error of a sum over a window."""
 _LEAST_MASS: Final = 1e-290
 """Probability below which digits are lost."""
+_LARGEST_EXPONENT: Final = 700.0
+"""Exponent above which an exponential is rounded down, so that it does not overflow."""
 _LEAST_LOSS: Final = 1e-9
 _LARGEST_LOSS: Final = 1e6
 """Ends of the range of largest losses of a step that are composed; outside, digits are lost."""
@@ -194,7 +202,7 @@ class Counts(NamedTuple):
         outside = float(chances[rare].sum()) * SAFETY
         outside_square = float(chances[rare] @ possible[rare].astype(np.float64) ** 2) * SAFETY
         counts, chances = possible[~rare].astype(np.float64), chances[~rare]
-        error = _CHANCE_ERROR * (len(counts) + 8)
+        error = _CHANCE_ERROR * (len(counts) + _MORE_COUNTS)
         size = -(-len(counts) // _MOST_COUNTS)
         if size > 1:
             starts = np.arange(1, len(counts), size)  # the first stays alone: it may be no record
@@ -362,7 +370,7 @@ class SecretDraws:
         known = np.linspace(0.0, top, _KNOWN)
         outputs = np.interp(losses, self.losses(known)[0], known)
         low, high = np.zeros_like(outputs), np.full_like(outputs, top)
-        tolerance = _LOSS_ERROR / 4 * (1 + losses[-1])
+        tolerance = _INVERSE_ERROR * (1 + losses[-1])
         for _ in range(_MOST_HALVINGS):
             found, slopes = self.losses(outputs)
             excess = found - losses
@@ -464,15 +472,20 @@ class _Masses(NamedTuple):
 
 
 def _rounded(loss: StepLoss, step: float, n_points: int, spacing: float) -> _Masses:
-    """Round a loss to multiples of `step` up to `n_points` of them, toward more loss."""
+    r"""Round a loss to multiples of `step` up to `n_points` of them, toward more loss.
+
+    Edges are known up to an error $\eta$, which is charged in two ways: a share of $\eta$ over the
+    width of its cell moves to the upper end here, and a composition shifts all losses by
+    $2 \eta$. Raised by $\eta$, the losses of a cell lie between its lower edge and its upper edge
+    plus $2 \eta$; rounded to these two they need no larger share at the upper end.
+    """
     grid = _grid(n_points, spacing)
     edges = np.asarray(grid * step)
     cells = loss.cells(edges)
     (rise_least, rise_most), (fall_least, fall_most) = cells.rising, cells.falling
     lowered = -np.expm1(-np.diff(grid) * step)
-    error = _ROUNDINGS * (1 + edges[1:])
-    with np.errstate(divide="ignore"):
-        under_q = np.exp(np.minimum(edges[:-1] + np.log(fall_least), 0.0))
+    error = _ROUNDINGS * (1 + edges[1:]) + _LOSS_ERROR / 2 * (1 + edges[-1])
+    under_q = np.exp(np.minimum(edges[:-1], _LARGEST_EXPONENT)) * fall_least
     to_upper = (rise_most * (1 + error) - under_q) / lowered
     to_nearer = (fall_most * (1 + error) - np.exp(-edges[1:]) * rise_least) / lowered
     to_upper, to_nearer = np.clip(to_upper, 0, rise_most), np.clip(to_nearer, 0, fall_most)
@@ -517,6 +530,7 @@ class _Composition:
         shift: float,
     ) -> None:
         self._tilt, self._losses, self._shift = tilt, losses, shift
+        self._log_factor = log_factor
         self._infinite, self._log_outside = infinite, log_outside
         with np.errstate(over="ignore", invalid="ignore"):
             above = masses * np.exp(log_factor - tilt * losses)
@@ -526,6 +540,9 @@ class _Composition:
     def __call__(self, epsilon: float) -> float:
         """Bound delta."""
         epsilon -= self._shift
+        if self._tilt and epsilon < self._losses[0]:
+            exponent = min(0.0, self._log_factor - self._tilt * epsilon)
+            return min(1.0, math.exp(exponent) * _SUM_ERROR + self._infinite)
         first = int(np.searchsorted(self._losses, epsilon, side="right"))
         if first == len(self._losses):
             return min(1.0, self._infinite)
@@ -628,7 +645,8 @@ class _Composer:
             log_sizes += n * np.log(sizes)
             relative += n * (error / sizes)
             total *= _power(spectrum, n)
-            roundings = _ROUNDINGS * (1 + tilt * self._reach) + loss.chance_error
+            # `tail_tilt` is the larger tilt: these roundings cover both moments.
+            roundings = _ROUNDINGS * (1 + tail_tilt * self._reach) + loss.chance_error
             log_factor += n * (moment + roundings)
             infinite += n * part.infinite
             log_tail += n * (part.log_moment(tail_tilt, step) + roundings)

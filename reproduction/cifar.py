@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import pufferslice
 from pufferslice._core.files import make_folder, parsed_json, pretty_json, read_bytes, write_whole
+from pufferslice.claims import Measure
 from pufferslice.data import LabelledImages
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.learning import FlatClipping, LayerClipping, MeanSquare, exactly, plan_with_noise
@@ -169,7 +170,7 @@ class CifarRun:
             clip_norm=self._clipping(),
             noise_multipliers=np.full(setup.n_steps, self.noise_multiplier or 1.0),
             accountant=MeanSquare(),
-            order=ORDER,
+            measure=Measure.over_batches(order=ORDER),
         )
         steps_per_epoch = setup.n_steps // setup.n_epochs
         return TrainingRequest(

@@ -24,6 +24,7 @@ from pufferslice._core.files import (
     write_whole,
 )
 from pufferslice.audit import audit_membership
+from pufferslice.claims import Measure
 from pufferslice.errors import StorageError
 from pufferslice.learning import FlatClipping, TrainingPlan, exactly, plan_with_noise
 from pufferslice.learning.clipping import Clipping
@@ -312,7 +313,7 @@ class TrainingScale:
             clip_norm=clipping or FlatClipping(norm=setup.clip_norm),
             noise_multipliers=np.full(setup.n_steps, noise_multiplier),
             accountant=accountant_of(series),
-            order=ORDER,
+            measure=Measure.of(accountant_of(series).claim(order=ORDER, epsilon=1.0)),
         )
         return TrainingTask(
             label=f"{name}-{series.replace('_', '-')}",

@@ -12,7 +12,7 @@ import pufferslice as ps
 from pufferslice.audit import TrainingRuns, audit_release
 from pufferslice.baselines.comparison import compare_mechanisms
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.claims import Sliced
+from pufferslice.claims import Measure, Sliced
 from pufferslice.errors import CalibrationError, PuffersliceError, ReleaseError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.learning.accountants import calibrate_multiplier
@@ -35,7 +35,7 @@ PLAN = plan_with_noise(
     clip_norm=1.0,
     noise_multipliers=[2.0],
     accountant=WorstCase(),
-    order=4,
+    measure=Measure.renyi(order=4),
 )
 GUESS = ps.Guarantee.guess(at_most=0.6)
 DELTA_RUN = (ps.Guarantee.epsilon_delta(1.0, 1e-5), PLAN.sampling, PLAN.differing, 1)

@@ -15,7 +15,7 @@ import pytest
 import pufferslice as ps
 from pufferslice import audit, baselines, learning
 from pufferslice._core.sampler import OperatingSystemNoise, SeededTestNoise
-from pufferslice.claims import views
+from pufferslice.claims import Measure, views
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning.accountants import accountant_named
 from pufferslice.scenario import GaussianMixture
@@ -162,7 +162,7 @@ CALLS = dict([
     call(learning.plan_training, fixed=PLAN | {"target": UNSLICED}, how_much=("n_steps",),
          clip_norm=1.0, n_steps=3),
     call(learning.plan_with_noise, fixed=PLAN, clip_norm=1.0, noise_multipliers=[5.0, 6.0],
-         order=4.0),
+         measure=Measure.renyi(order=4.0)),
     call(learning.amplified_divergence, how_much=("n_differing",), order=4.0, noise_multiplier=2.0,
          rate=0.1, n_differing=2),
     call(learning.effective_multiplier, multipliers=np.array([1.0, 2.0])),

@@ -14,6 +14,7 @@ import pufferslice as ps
 from pufferslice._core.files import pretty_json
 from pufferslice.audit import audit_outputs, draw_outputs
 from pufferslice.certificate.training import certify_training
+from pufferslice.claims import Measure
 from pufferslice.cli.app import run
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.report.page import internal_page, label_page, public_page
@@ -122,7 +123,7 @@ def test_training(tmp_path):
         differing=exactly(1),
         sampling=Poisson(n_records=100, rate=0.1),
         accountant=WorstCase(),
-        order=4.0,
+        measure=Measure.renyi(order=4.0),
         noise_multipliers=np.full(5, 40.0),
         clip_norm=1.0,
     )

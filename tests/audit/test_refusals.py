@@ -39,7 +39,7 @@ from pufferslice.audit.membership import (
 from pufferslice.audit.outputs import quantised_rows
 from pufferslice.audit.training import audit_released
 from pufferslice.certificate import certify_release, certify_training
-from pufferslice.claims import Guarantee
+from pufferslice.claims import Guarantee, Measure
 from pufferslice.errors import ScenarioError
 from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
 from pufferslice.queries import Box, summary
@@ -74,10 +74,11 @@ VERDICT = Verdict(
 
 
 def plan_of(accountant=None, multiplier=2.0):
+    accountant = accountant or WorstCase()
     return plan_with_noise(
         differing=exactly(1), sampling=WithoutReplacement(n_records=4, batch_size=4),
-        clip_norm=1.0, noise_multipliers=[multiplier], accountant=accountant or WorstCase(),
-        order=2.0,
+        clip_norm=1.0, noise_multipliers=[multiplier], accountant=accountant,
+        measure=Measure.of(accountant.claim(order=2.0, epsilon=1.0)),
     )  # fmt: skip
 
 
@@ -219,6 +220,9 @@ REFUSALS = {
     **wrong_calls({
         "training, worlds": (lambda: runs_of(worlds=("a", "a")), "'a'"),
         "training, out of reach": (lambda: trained(runs_of(plan_of(multiplier=0.1))), "400"),
+        "training, bits": (
+            lambda: trained(runs_of(attrs.evolve(plan_of(), measure=Measure.information()))),
+            "refute bits"),
         "training, mean": (lambda: trained(runs_of(plan_of(MeanSquare()))), "mean over batch"),
         "training, nan": (
             lambda: audit_released(

@@ -30,6 +30,7 @@ from pufferslice.audit.training import (
     audit_training,
     train_repeatedly,
 )
+from pufferslice.claims import Measure
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning import WithoutReplacement, WorstCase, exactly, plan_with_noise
 
@@ -138,7 +139,8 @@ def one_step(multiplier=2.0, order=2.0):
     """One step on all records, of which one differs: epsilon is 2 * order / multiplier^2."""
     return plan_with_noise(
         differing=exactly(1), sampling=WithoutReplacement(n_records=4, batch_size=4),
-        clip_norm=1.0, noise_multipliers=[multiplier], accountant=WorstCase(), order=order,
+        clip_norm=1.0, noise_multipliers=[multiplier], accountant=WorstCase(),
+        measure=Measure.renyi(order=order),
     )  # fmt: skip
 
 
@@ -224,6 +226,23 @@ def test_equal_worlds_are_told_apart_no_more_often_than_stated(rng, dim):
         released = tuple(rng.normal(size=(2, 400, dim)))
         refuted += audit_released(runs, released, confidence=0.9, seed=seed).refuted
     assert refuted <= binom.ppf(1 - 1e-6, 100, 0.1)
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("measure", "quantity"),
+    [(Measure.guess(), "guess"), (Measure.epsilon_delta(delta=1e-3), "epsilon")],
+)
+def test_claims_of_guesses_and_of_epsilon_at_a_delta(rng, measure, quantity):
+    """Two worlds 2 apart with noise 2; a half of that is refuted."""
+    runs = canary_runs(attrs.evolve(one_step(), measure=measure), n_runs=6_000)
+    for noise_std, outcome in ((2.0, "not refuted"), (1.0, "refuted")):
+        released = outputs(rng, [1.0], noise_std, n_runs=6_000)
+        verdict = audit_released(runs, released, confidence=CONFIDENCE, seed=1)
+        assert verdict.outcome == outcome
+        assert verdict.quantity == quantity
+        assert verdict.claim == f"{runs.plan.guarantee()}, whole run"
 
 
 def test_too_few_runs_are_refused_before_any_is_made(tmp_path):

@@ -25,7 +25,6 @@ from pufferslice.baselines import (
     laplace_renyi_scale,
     laplace_scale,
     markov_noise,
-    run_epsilon,
     sinkhorn_noise,
     sinkhorn_w_infinity,
     sliced_wasserstein,
@@ -34,29 +33,23 @@ from pufferslice.baselines import (
 )
 from pufferslice.baselines.account import (
     Run,
-    accounts_for_epsilon,
+    accounts_for,
     accounts_for_noise,
-    delta_rows,
+    one_record_row,
     signal_row,
 )
 from pufferslice.baselines.comparison import Settings, compare_mechanisms, couples_of
+from pufferslice.claims import Measure
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
-from pufferslice.learning import (
-    LogMoment,
-    Poisson,
-    WorstCase,
-    at_most,
-    binomial,
-    exactly,
-    plan_with_noise,
-)
+from pufferslice.learning import Poisson, at_most, exactly
 from pufferslice.queries import summary
 from pufferslice.scenario import SecretPair
 from pufferslice.scenario.distributions import SampledDistribution
 
 RPP = Guarantee.unsliced(order=4, epsilon=1.0)
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
-RUN = Run(differing=exactly(3), sampling=Poisson(n_records=100, rate=0.1), n_steps=20, order=4)
+RUN = Run(differing=exactly(3), sampling=Poisson(n_records=100, rate=0.1), n_steps=20)
+ORDER = Measure.renyi(order=4)
 NOBODY = attrs.evolve(RUN, differing=exactly(0))
 PEER = DpSgd(rate=0.01, n_steps=100)
 STRICT = SinkhornSettings(regularisation=0.3, tolerance=1e-9)
@@ -77,15 +70,12 @@ UNLIKE = (
 )
 
 
-def plan_of(accountant, multiplier, differing):
-    return plan_with_noise(
-        differing=differing, sampling=RUN.sampling, clip_norm=1.0, noise_multipliers=[multiplier],
-        accountant=accountant, order=4,
-    )  # fmt: skip
+def at_order(epsilon):
+    return Guarantee.unsliced(order=4, epsilon=epsilon)
 
 
 def account(name, multiplier):
-    return accounts_for_noise(RUN, multiplier)[name]
+    return accounts_for_noise(RUN, multiplier, ORDER)[name]
 
 
 def sinkhorn(**change):
@@ -119,13 +109,12 @@ WRONG_ARGUMENTS = {
     # Accounts of a run.
     "run, no steps": (lambda: attrs.evolve(RUN, n_steps=0), "n_steps"),
     "run, steps": (lambda: attrs.evolve(RUN, n_steps=10**12), "n_steps"),
-    "run, order": (lambda: attrs.evolve(RUN, order=1), "order"),
     "run, differing": (lambda: attrs.evolve(RUN, differing=at_most(101)), "101"),
-    "noise, nan": (lambda: accounts_for_noise(RUN, math.nan), "noise_multiplier"),
-    "noise, tiny": (lambda: accounts_for_noise(RUN, 1e-200), "noise_multiplier"),
-    "epsilon, nan": (lambda: accounts_for_epsilon(RUN, math.nan), "epsilon"),
-    "delta rows": (lambda: delta_rows(RUN, account("log_moment", 12.0), 1.0), "delta"),
-    "signal": (lambda: signal_row(RUN, account("amplified", 2.0), 0), "n_parameters"),
+    "noise, nan": (lambda: accounts_for_noise(RUN, math.nan, ORDER), "noise_multiplier"),
+    "noise, tiny": (lambda: accounts_for_noise(RUN, 1e-200, ORDER), "noise_multiplier"),
+    "target, joint": (lambda: accounts_for(RUN, JOINT), "target"),
+    "one record, delta": (lambda: one_record_row(account("log_moment", 12.0), 1.0), "delta"),
+    "signal": (lambda: signal_row(account("amplified", 2.0), 0), "n_parameters"),
     # DP-SGD and losses.
     "dp-sgd, rate": (lambda: DpSgd(rate=math.nan, n_steps=1), "rate"),
     "dp-sgd, steps": (lambda: DpSgd(rate=0.1, n_steps=0), "n_steps"),
@@ -133,18 +122,8 @@ WRONG_ARGUMENTS = {
     "dp-sgd, noise": (lambda: dp_sgd_epsilon(PEER, 0.0, 1e-5, "rdp"), "noise_multiplier"),
     "dp-sgd, delta": (lambda: dp_sgd_epsilon(PEER, 1.0, 0.0, "rdp"), "delta"),
     "dp-sgd, accounting": (lambda: dp_sgd_epsilon(PEER, 1.0, 1e-5, "other"), "accounting"),
-    "dp-sgd, epsilon": (lambda: dp_sgd_multiplier(PEER, 0.0, 1e-5, "rdp"), "epsilon"),
+    "dp-sgd, epsilon": (lambda: dp_sgd_multiplier(PEER, -1.0, 1e-5, "rdp"), "epsilon"),
     "group size": (lambda: group_size(Poisson(n_records=5, rate=0.5), 6), "6"),
-    "losses, delta": (
-        lambda: run_epsilon(plan_of(WorstCase(), 1.0, exactly(1)), math.nan),
-        "delta",
-    ),
-    "losses, counts": (
-        lambda: run_epsilon(
-            plan_of(LogMoment(), 40.0, binomial(n_records=100, mismatch_probability=0.05)), 1e-5
-        ),
-        "101",
-    ),
     # Wasserstein mechanisms and distances.
     **{
         f"{noise_std.__name__}, {name}": (partial(noise_std, *arguments), names)
@@ -212,14 +191,16 @@ REFUSALS = {
     name: Refusal(call, ArgumentError, names) for name, (call, names) in WRONG_ARGUMENTS.items()
 } | {
     "epsilon, tiny": Refusal(
-        lambda: accounts_for_epsilon(RUN, 1e-320), CalibrationError, "epsilon"
+        lambda: accounts_for(RUN, at_order(1e-320)), CalibrationError, "epsilon"
     ),
-    "epsilon, huge": Refusal(lambda: accounts_for_epsilon(RUN, 1e300), CalibrationError, "epsilon"),
-    "epsilon, nobody differs": Refusal(
-        lambda: accounts_for_epsilon(NOBODY, 1.0), CalibrationError, "calibrate"
+    "epsilon, huge": Refusal(
+        lambda: accounts_for(RUN, at_order(1e300)), CalibrationError, "epsilon"
     ),
-    "losses, epsilon": Refusal(
-        lambda: run_epsilon(plan_of(WorstCase(), 0.01, exactly(4)), 1e-5), CalibrationError, "10000"
+    "nobody differs, noise": Refusal(
+        lambda: accounts_for_noise(NOBODY, 1.0, ORDER), CalibrationError, "no record differs"
+    ),
+    "nobody differs": Refusal(
+        lambda: accounts_for(NOBODY, at_order(1.0)), CalibrationError, "calibrate"
     ),
     "dagwm, floats": Refusal(lambda: dagwm_cost(SPIKE, 4, 1e-200), CalibrationError, "floats"),
     "dagwm, counts": Refusal(lambda: dagwm_cost(UNLIKE, 4, 1.0), CalibrationError, "denominator"),

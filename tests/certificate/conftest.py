@@ -13,7 +13,7 @@ from tests.json_edits import inner, put, statement_of
 from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.certificate.release import CertificateOptions, release_statement
-from pufferslice.claims import Guarantee
+from pufferslice.claims import Guarantee, Measure
 from pufferslice.claims.slices import Method
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.queries import Box, columns, summary
@@ -36,7 +36,7 @@ LOOSE = Guarantee.joint(epsilon=1.0, delta=0.2)
 SPHERE = SampledSphere.draw(dim=2, n_directions=7, seed=4)
 PLAN = plan_with_noise(
     differing=exactly(2), sampling=Poisson(n_records=100, rate=0.1), clip_norm=1.0,
-    noise_multipliers=[20.0], accountant=LogMoment(), order=4,
+    noise_multipliers=[20.0], accountant=LogMoment(), measure=Measure.renyi(order=4),
 )  # fmt: skip
 WORST_GAP = Method(rule="tight", envelope="worst_gap")
 CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")

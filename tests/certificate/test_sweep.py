@@ -32,7 +32,7 @@ from pufferslice.certificate.sweep import (
     sweep_points,
     what_if_training,
 )
-from pufferslice.claims import Guarantee, claim_of
+from pufferslice.claims import Guarantee, Measure, claim_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Amplified,
@@ -429,7 +429,7 @@ def planned(accountant, target):
 def with_noise(multipliers, sampling=SAMPLING):
     return plan_with_noise(
         differing=exactly(2), sampling=sampling, clip_norm=1.0, noise_multipliers=multipliers,
-        accountant=WorstCase(), order=8,
+        accountant=WorstCase(), measure=Measure.renyi(order=8),
     )  # fmt: skip
 
 
@@ -464,11 +464,20 @@ def test_variation_of_a_run_in_which_all_records_are_drawn():
     assert exact <= stated_variation(certify_training(plan, data="d")) <= 1.3 * exact
 
 
-def test_averages_over_batches_bound_no_guess():
+def test_the_mean_square_of_an_average_over_batches_bounds_guesses():
     plan = planned(MeanSquare(), Guarantee.average_over_batches(order=8, epsilon=1.0))
     held = certify_training(plan, data="digits")
-    assert stated_variation(held) == 1.0
-    assert what_if_training(held, [1.0])[0].total_variation == 1.0
+    exact = 2 * float(ndtr(math.sqrt(plan.difference.squared_distance(1.0)) / 2)) - 1
+    assert stated_variation(held) == pytest.approx(exact, rel=1e-9)
+    assert what_if_training(held, [1.0])[0].total_variation == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("target", [Guarantee.guess(at_most=0.6), Guarantee.information(bits=0.1)])
+def test_outlook_of_right_guesses_and_bits(target):
+    held = certify_training(planned(Amplified(), target), data="digits")
+    low, high = what_if_training(held, [0.55 if target.bound > 0.5 else 0.05, 0.7])
+    assert low.noise_multiplier > high.noise_multiplier
+    assert low.total_variation < high.total_variation < 1
 
 
 def test_several_runs_and_schedules_have_no_training_outlook():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pufferslice.certificate import certify_training, verify
-from pufferslice.claims import Guarantee
+from pufferslice.claims import Guarantee, Measure
 from pufferslice.config import read_plan, read_training, write_plan
 from pufferslice.config.document import template, toml_of
 from pufferslice.config.training import TrainingFile, training_of
@@ -47,7 +47,7 @@ PLANS = [
         clip_norm=LAYERS,
         noise_multipliers=np.array([40.0, 41.5, 39.0]),
         accountant=LogMoment(),
-        order=4,
+        measure=Measure.renyi(order=4),
     ),
     plan_with_noise(
         differing=from_pmf([0.5, 0.25, 0.25]),
@@ -55,7 +55,7 @@ PLANS = [
         clip_norm=2.5,
         noise_multipliers=np.array([3.0]),
         accountant=Amplified(),
-        order=2.5,
+        measure=Measure.guess(),
     ),
 ]
 
@@ -72,8 +72,14 @@ def test_round_trip(plan, name, tmp_path):
 def test_an_edited_plan_must_be_sound(tmp_path):
     write_plan(PLANS[0], tmp_path / "t.toml")
     text = (tmp_path / "t.toml").read_text()
-    (tmp_path / "t.toml").write_text(text.replace('"amplified"', '"mean_square"'))
-    assert read_plan(tmp_path / "t.toml").accountant == MeanSquare()
+    changed = text.replace('"amplified"', '"mean_square"')
+    (tmp_path / "t.toml").write_text(changed)
+    with pytest.raises(ArgumentError, match="not renyi"):
+        read_plan(tmp_path / "t.toml")
+    changed = changed.replace('notion = "unsliced"\norder = 8.0', 'notion = "guess"')
+    (tmp_path / "t.toml").write_text(changed)
+    plan = read_plan(tmp_path / "t.toml")
+    assert (plan.accountant, plan.measure) == (MeanSquare(), Measure.guess())
     (tmp_path / "t.toml").write_text(text.replace("n_steps = 60", "n_steps = 0"))
     with pytest.raises(ArgumentError, match="n_steps"):
         read_plan(tmp_path / "t.toml")
@@ -122,7 +128,8 @@ def test_the_plan_is_the_one_made_in_python():
 def test_the_template_and_what_is_left_out(tmp_path):
     (tmp_path / "training.toml").write_text(template(TrainingFile), encoding="utf-8")
     request = read_training(tmp_path / "training.toml")
-    assert (request.plan.differing, request.plan.order) == (exactly(4), 8)
+    assert request.plan.differing == exactly(4)
+    assert request.plan.measure == Measure.renyi(order=8)
     assert request.plan.sampling.n_records == 1_437
     assert 8 - 1e-6 < request.plan.guarantee().epsilon <= 8
     assert request.output.folder == tmp_path / "run"
@@ -210,14 +217,41 @@ def test_a_tail_is_planned_as_in_python(secret, differing):
     assert verify(certificate).holds
 
 
-def test_a_delta_without_a_tail_chooses_the_order():
+def test_a_delta_needs_no_order():
     claim = {"accountant": "log-moment", "epsilon": 2.0, "delta": 1e-5}
     request = asked(guarantee=claim)
     assert request.deltas == (1e-5,)
     certificate = certify_training(request.plan, data="file", deltas=request.deltas)
-    assert certificate.guarantee.has_order
-    best = min(view.epsilon for view in certificate.statement.views)
-    assert best == pytest.approx(2.0, rel=1e-6)
+    assert certificate.guarantee.delta == 1e-5
+    assert certificate.guarantee.epsilon == pytest.approx(2.0, rel=1e-6)
+    (view,) = certificate.statement.views
+    assert view.epsilon == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keys", "target"),
+    [
+        ({"at_most": 0.64}, Guarantee.guess(at_most=0.64)),
+        ({"bits": 0.2}, Guarantee.information(bits=0.2)),
+    ],
+)
+@pytest.mark.parametrize("accountant", ["mean-square", "amplified"])
+def test_right_guesses_and_bits(keys, target, accountant):
+    request = asked(guarantee={"accountant": accountant} | keys)
+    assert request.plan.measure == Measure.of(target)
+    assert target.bound * (1 - 1e-6) < request.plan.guarantee().bound <= target.bound
+    certificate = certify_training(request.plan, data="file", deltas=request.deltas)
+    assert certificate.guarantee.bound <= target.bound
+    assert str(certificate.guarantee) == str(target)
+    assert verify(certificate).holds
+
+
+def test_right_guesses_with_a_tail():
+    claim = {"accountant": "mean-square", "at_most": 0.64, "deltas": [0.01]}
+    request = asked(secret={"at_most": 3, "tail_probability": 1e-3}, guarantee=claim)
+    certificate = certify_training(request.plan, data="file", deltas=request.deltas)
+    assert 0.6399 < certificate.guarantee.at_most <= 0.64
+    assert "more-may-differ" in certificate.statement.limits
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ from pufferslice.learning.accountants import (
     WorstCase,
     accountant_named,
     calibrate_multiplier,
+    certifies,
     cost_by_count,
+    draws_may_be_seen,
     mixed_cost,
     run_cost,
 )
@@ -152,9 +154,10 @@ class AccountantContract:
         assert len({accountant, type(accountant)()}) == 1
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             accountant.name = "other"
-        assert accountant.notion == accountant.claim.notion
-        for sentence in (accountant.certifies, accountant.draws_may_be_seen):
-            assert sentence.endswith(".")
+        assert accountant.claim in accountant.kinds
+        for kind in accountant.kinds:
+            for sentence in (certifies(accountant, kind), draws_may_be_seen(accountant, kind)):
+                assert sentence.endswith(".")
         assert accountant_named(accountant.name) == accountant
         assert accountant in ACCOUNTANTS
 

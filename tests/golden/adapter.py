@@ -36,7 +36,7 @@ from pufferslice import (
 )
 from pufferslice.certificate import record_epsilon, secret_epsilon
 from pufferslice.certificate.training import record_cost
-from pufferslice.claims import claim_of
+from pufferslice.claims import Measure, claim_of
 from pufferslice.cli.app import run
 from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.sampling import draw_batch
@@ -266,11 +266,16 @@ def _planned(spec: Spec) -> Spec:
         made = learning.plan_training(n_steps=spec["n_steps"], target=target, **said)
     else:
         made = learning.plan_with_noise(
-            noise_multipliers=np.array(spec["noise_multipliers"]), order=spec["order"], **said
+            noise_multipliers=np.array(spec["noise_multipliers"]),
+            measure=Measure.of(accountant.claim(order=spec["order"], epsilon=1.0)),
+            **said,
         )
     sizes = spec["clipping"].get("sizes", [spec["n_parameters"]])
     delta = spec["delta"]
-    grid, costs = sum_grid(made, 0, sizes), made.costs()
+    costs = learning.cost_by_count(
+        accountant, spec["order"], sampling, differing, made.noise_multipliers
+    )
+    grid = sum_grid(made, 0, sizes)
     batch = draw_batch(sampling, bytes(range(32)))
     return {
         "noise_multipliers": [float(made.noise_multipliers[i]) for i in (0, -1)],
@@ -345,7 +350,7 @@ def step(spec: Spec, model: Any, loss: Any, records: tuple[Any, ...]) -> Spec:
         clip_norm=clipping,
         noise_multipliers=np.array([2.0]),
         accountant=learning.WorstCase(),
-        order=2.0,
+        measure=Measure.guess(),
         block=spec["block"],
     )
     layout = layout_of(model, clipping)

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
 
-from pufferslice.claims import Guarantee
+from pufferslice.claims import (
+    EpsilonDelta,
+    Guarantee,
+    Guess,
+    Information,
+    OverBatches,
+    Renyi,
+)
 from pufferslice.learning.accountants import (
     ACCOUNTANTS,
     Amplified,
@@ -19,7 +26,9 @@ from pufferslice.learning.accountants import (
     MeanSquare,
     WorstCase,
     calibrate_multiplier,
+    certifies,
     cost_by_count,
+    draws_may_be_seen,
     mixed_cost,
     run_cost,
 )
@@ -290,7 +299,9 @@ class TestManyCounts:
 
 
 def test_only_mean_square_averages_over_batches():
-    notions = {accountant.name: accountant.notion for accountant in ACCOUNTANTS}
-    assert notions.pop("mean_square") == "average_over_batches"
-    assert set(notions.values()) == {"unsliced"}
-    assert "does not imply SRPP" in MeanSquare().certifies
+    kinds = {accountant.name: set(accountant.kinds) for accountant in ACCOUNTANTS}
+    assert kinds.pop("mean_square") == {Guess, Information, OverBatches}
+    assert all(kind == {Guess, Information, Renyi, EpsilonDelta} for kind in kinds.values())
+    assert "does not imply SRPP" in certifies(MeanSquare(), OverBatches)
+    assert "SRPP" not in certifies(MeanSquare(), Guess)
+    assert draws_may_be_seen(MeanSquare(), OverBatches) != draws_may_be_seen(MeanSquare(), Guess)

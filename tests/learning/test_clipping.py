@@ -8,6 +8,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import minimize
 
+from pufferslice.claims import Measure
 from pufferslice.learning import (
     Amplified,
     FlatClipping,
@@ -79,7 +80,9 @@ def test_least_noise_is_optimal():
 def test_layers_cost_what_one_layer_costs_at_the_effective_multiplier(accountant, allocation):
     """Noise read off the plan, layer by layer, then back to one multiplier."""
     design = Poisson(n_records=100, rate=0.1)
-    common = {"differing": exactly(3), "sampling": design, "accountant": accountant, "order": 4}
+    measure = Measure.of(accountant.claim(order=4, epsilon=1.0))
+    common = {"differing": exactly(3), "sampling": design, "accountant": accountant}
+    common["measure"] = measure
     schedule = np.array([20.0, 30.0])
     plan = plan_with_noise(clip_norm=layers(allocation), noise_multipliers=schedule, **common)
     by_step = [effective_multiplier(plan.noise_stds(t) / np.array(NORMS)) for t in range(2)]

@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, LARGEST_DRAW, SIGMA_INT
+from pufferslice.claims import Measure
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
     LayerClipping,
@@ -41,7 +42,7 @@ def planned(*, clip_norm=1.0, multipliers=(5.0,), sampling=POISSON, block=16):
         clip_norm=clip_norm,
         noise_multipliers=np.array(multipliers),
         accountant=LogMoment(),
-        order=4,
+        measure=Measure.guess(),
     )
     return attrs.evolve(plan, block=block)
 

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
+from pufferslice.claims import Measure
 from pufferslice.learning import (
     Amplified,
     FlatClipping,
@@ -51,7 +52,7 @@ def noisy(**changes):
         "clip_norm": 0.7,
         "noise_multipliers": np.array([20.0, 30.0, 30.0]),
         "accountant": LogMoment(),
-        "order": 4,
+        "measure": Measure.renyi(order=4),
     }
     return plan_with_noise(**{**fields, **changes})
 
@@ -84,9 +85,14 @@ PLANS = {
     "pmf": lambda: noisy(differing=from_pmf({0: 0.75, 20: 0.25})),
     "at_most": lambda: noisy(differing=at_most(4), accountant=WorstCase()),
     "layers": lambda: noisy(clip_norm=LAYERS, accountant=Amplified()),
-    "mean_square": lambda: noisy(accountant=MeanSquare()),
+    "mean_square": lambda: noisy(accountant=MeanSquare(), measure=Measure.over_batches(order=4)),
     "without": lambda: noisy(sampling=WithoutReplacement(n_records=100, batch_size=9)),
-    "with": lambda: noisy(sampling=WithReplacement(n_records=100, batch_size=9), order=1.25),
+    "with": lambda: noisy(
+        sampling=WithReplacement(n_records=100, batch_size=9), measure=Measure.renyi(order=1.25)
+    ),
+    "guess": lambda: noisy(measure=Measure.guess()),
+    "bits": lambda: noisy(accountant=MeanSquare(), measure=Measure.information()),
+    "epsilon": lambda: noisy(accountant=Amplified(), measure=Measure.epsilon_delta(delta=1e-6)),
     "block": lambda: attrs.evolve(noisy(), block=3),
     "stop": lambda: attrs.evolve(noisy(), non_finite="stop"),
 }
@@ -112,7 +118,7 @@ def test_a_plan_is_frozen():
     with pytest.raises(ValueError, match="read-only"):
         plan.noise_multipliers[0] = 1.0
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        plan.order = 2.0
+        plan.block = 2
     assert repr(plan).startswith("TrainingPlan(n_steps=3, ")
 
 
@@ -123,7 +129,7 @@ def test_numbers_of_numpy_can_be_written():
         clip_norm=FlatClipping(norm=np.float32(0.5)),
         noise_multipliers=np.array([2.0]),
         accountant=Amplified(),
-        order=2,
+        measure=Measure.renyi(order=2),
     )
     written = json.dumps(attrs.evolve(plan, block=np.int64(4)).to_json())
     assert TrainingPlan.from_json(json.loads(written)).clipping.norm == 0.5
@@ -171,7 +177,7 @@ def test_advice_where_the_noise_is_larger():
     assert "average over many steps" in some
     assert "little or nothing" in none
     for advice in (some, none):
-        for change in ("larger batches", "fewer trainable parameters", "fewer records", "epsilon"):
+        for change in ("larger batches", "fewer trainable parameters", "fewer records", "weaker"):
             assert change in advice
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.refusals import Refusal, check_refused
 from tests.wrong_arguments import wrong_calls, wrong_values
 
-from pufferslice.claims import Guarantee
+from pufferslice.claims import Guarantee, Measure
 from pufferslice.errors import ArgumentError, CalibrationError, TableError
 from pufferslice.learning import (
     Amplified,
@@ -81,6 +81,7 @@ RARE = Poisson(n_records=100, rate=1e-200)
 RANDOM = binomial(n_records=100, mismatch_probability=0.1)
 COIN = from_pmf([0.5, 0.5])
 CUT = from_pmf([0.5, 0.25, 0.25]).truncated(tail_probability=0.3)
+OVER_BATCHES = Measure.over_batches(order=4)
 TARGET = Guarantee.unsliced(order=16, epsilon=1.0)
 KEY = RunKey.from_bytes(bytes(range(32)))
 SUMS = np.array([5, -7], dtype=np.int64)
@@ -107,7 +108,7 @@ def gaussian(mean, cov):
 
 
 def calibrated(accountant, records, *, epsilon=1.0, n_steps=5, design=WITHOUT):
-    target = getattr(Guarantee, accountant.notion)(order=16, epsilon=epsilon)
+    target = accountant.claim(order=16, epsilon=epsilon)
     return calibrate_multiplier(accountant, target, design, records, n_steps)
 
 
@@ -121,8 +122,9 @@ def divergence(order=2.0, noise_multiplier=1.0, rate=0.1, n_differing=1):
 
 def noisy(**changes):
     fields = {
-        "differing": exactly(3), "sampling": POISSON, "clip_norm": 0.7, "order": 4,
+        "differing": exactly(3), "sampling": POISSON, "clip_norm": 0.7,
         "noise_multipliers": np.array([20.0, 30.0, 30.0]), "accountant": LogMoment(),
+        "measure": Measure.renyi(order=4),
     }  # fmt: skip
     return plan_with_noise(**{**fields, **changes})
 
@@ -378,7 +380,7 @@ REFUSALS = {
     # Plans.
     **wrong_values(
         noisy, {},
-        order=[1, "4"], noise_multipliers=[[]], clip_norm=[0.0, "1"],
+        measure=[4, Guarantee.guess(at_most=0.64)], noise_multipliers=[[]], clip_norm=[0.0, "1"],
         differing=[4], sampling=[0.1], accountant=["amplified", Amplified],
     ),
     **wrong_values(
@@ -396,7 +398,25 @@ REFUSALS = {
         version=[2],
     ),
     **wrong_calls({
-        "plan, set": (lambda: noisy(accountant=MeanSquare(), differing=at_most(3)), "fixed set"),
+        "plan, set": (
+            lambda: noisy(accountant=MeanSquare(), differing=at_most(3), measure=OVER_BATCHES),
+            "fixed set"),
+        "plan, order of a mean": (lambda: noisy(accountant=MeanSquare()), "mean_square"),
+        "plan, mean of an order": (lambda: noisy(measure=OVER_BATCHES), "log_moment"),
+        "plan, delta of a mean": (
+            lambda: noisy(accountant=MeanSquare(), measure=Measure.epsilon_delta(delta=1e-5)),
+            "Guarantee.guess"),
+        "plan, tail of an order": (lambda: noisy(differing=CUT), "no Rényi claim"),
+        "plan, tail of bits": (
+            lambda: noisy(differing=CUT, measure=Measure.information()), "Guarantee.guess"),
+        "planned, tail of a guess": (
+            lambda: planned(
+                differing=attrs.evolve(CUT, excess_probability=0.5),
+                target=Guarantee.guess(at_most=0.64)),
+            "delta"),
+        "planned, slices": (
+            lambda: planned(target=Guarantee.joint(order=4, epsilon=1.0)), "both sliced notions"),
+        "document, claim": (lambda: read(claim={"notion": "guess", "order": 4}), "order"),
         "plan, nan": (lambda: noisy(noise_multipliers=[1.0, NAN]), "noise_multiplier"),
         "plan, infinite": (lambda: noisy(noise_multipliers=[1.0, INF]), "noise_multiplier"),
         "plan, words": (lambda: noisy(noise_multipliers=["x"]), "numbers"),
@@ -532,10 +552,9 @@ def test_refused(name):
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("notion", ["average", "joint", "unsliced", "average_over_batches"])
-def test_an_accountant_claims_only_its_own_notion(notion):
+def test_an_accountant_claims_only_what_it_bounds(notion):
     target = getattr(Guarantee, notion)(order=16, epsilon=1.0)
     for accountant in (MeanSquare(), LogMoment(), WorstCase()):
-        if notion != accountant.notion:
-            names = "average_over_batches" if accountant == MeanSquare() else "Guarantee.unsliced"
+        if notion != accountant.claim.notion:
             call = partial(planned, accountant=accountant, target=target)
-            check_refused(Refusal(call, ArgumentError, names))
+            check_refused(Refusal(call, ArgumentError, "Guarantee.guess"))

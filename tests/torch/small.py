@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from pufferslice.claims import Measure
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.torch import Trainer
 
@@ -27,13 +28,14 @@ def records(n_records=N_RECORDS, seed=1):
 
 
 def plan_of(n_steps=N_STEPS, sampling=None, clip_norm=1.0, accountant=None, multipliers=None):
+    accountant = accountant or LogMoment()
     return plan_with_noise(
         differing=exactly(2),
         sampling=sampling or Poisson(n_records=N_RECORDS, rate=0.7),
         clip_norm=clip_norm,
         noise_multipliers=np.full(n_steps, 4.0) if multipliers is None else multipliers,
-        accountant=accountant or LogMoment(),
-        order=4.0,
+        accountant=accountant,
+        measure=Measure.of(accountant.claim(order=4.0, epsilon=1.0)),
     )
 
 

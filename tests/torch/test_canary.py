@@ -5,6 +5,7 @@ import attrs
 import numpy as np
 import pytest
 
+from pufferslice.claims import Measure
 from pufferslice.learning import (
     Amplified,
     LayerClipping,
@@ -31,7 +32,7 @@ def plan_of(multipliers=(LITTLE,), differing=None, sampling=None, clip_norm=1.0,
         clip_norm=clip_norm,
         noise_multipliers=np.array(multipliers),
         accountant=accountant or WorstCase(),
-        order=2.0,
+        measure=Measure.renyi(order=2.0),
     )
 
 

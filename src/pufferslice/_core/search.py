@@ -33,9 +33,14 @@ _MOST_STEPS: Final = 150
 
 
 def smallest_safe(
-    cost: Callable[[float], float], limit: float, *, start: float, factor: float = 2.0
+    cost: Callable[[float], float],
+    limit: float,
+    *,
+    start: float,
+    factor: float = 2.0,
+    width: float = RELATIVE_WIDTH,
 ) -> float:
-    """Smallest x > 0, up to `RELATIVE_WIDTH`, with `cost(x) <= limit`.
+    """Smallest x > 0, up to a relative `width`, with `cost(x) <= limit`.
 
     `factor` is how far the start may be from it, roughly.
     Guarantee: `cost(result) <= limit` was evaluated and held.
@@ -44,12 +49,19 @@ def smallest_safe(
     >>> smallest_safe(lambda x: 8 / x**2, 2.0, start=1.0)
     2.0
     """
-    unsafe, safe = _bracket(cost, limit, start, factor)
-    values = (cost(unsafe), cost(safe))
+    known: dict[float, float] = {}
+
+    def value_at(x: float) -> float:
+        if x not in known:
+            known[x] = cost(x)
+        return known[x]
+
+    unsafe, safe = _bracket(value_at, limit, start, factor)
+    values = (value_at(unsafe), value_at(safe))
     for step in range(_MAX_STEPS):
-        if safe <= unsafe * (1 + RELATIVE_WIDTH):
+        if safe <= unsafe * (1 + width):
             return safe
-        x = _candidate(unsafe, safe, values, limit, step)
+        x = _candidate(unsafe, safe, values, limit, step, width)
         value = cost(x)
         if value <= limit:
             safe, values = x, (values[0], value)
@@ -149,7 +161,7 @@ def _bracket(
 
 
 def _candidate(
-    unsafe: float, safe: float, values: tuple[float, float], limit: float, step: int
+    unsafe: float, safe: float, values: tuple[float, float], limit: float, step: int, width: float
 ) -> float:
     """Secant in log-log coordinates, kept inside the bracket; every third step bisects."""
     middle = math.sqrt(unsafe) * math.sqrt(safe)
@@ -161,7 +173,7 @@ def _candidate(
         return middle
     share = math.log(above / limit) / slope
     x = unsafe * math.exp(share * math.log(safe / unsafe))
-    nudge = 1 + RELATIVE_WIDTH / 2
+    nudge = 1 + width / 2
     return min(max(x, unsafe * nudge), safe / nudge)
 
 

@@ -26,13 +26,12 @@ from pufferslice._core.checks import check_between, check_count, check_finite
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit.inference import Interval
 from pufferslice.audit.membership import Flags, locked_flags
-from pufferslice.audit.training import TrainingRuns, auditable_claim, train_repeatedly
+from pufferslice.audit.training import TrainingRuns, train_repeatedly
 from pufferslice.audit.verdict import Verdict, fewest, json_values
-from pufferslice.claims.guess import right_guesses
+from pufferslice.claims import Measure, OverBatches
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import TrainingPlan
 from pufferslice.sensitivity.concentration import clopper_pearson
-from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
 
 _MOST_RECORDS: Final = 2**40
 """Largest number of records to compare with; as many tell nearly any two shares apart."""
@@ -152,7 +151,11 @@ def audit_property(
     probability at most 1 - `confidence`. It does not cover attacks that were not tried.
     Needs: as `audit_training`; the probes are public and independent of the runs.
     """
-    auditable_claim(runs)
+    if runs.plan.measure.kind is OverBatches:
+        raise ArgumentError(
+            "the plan claims a mean over batch draws, which no run can refute; plan for "
+            "Guarantee.guess(...)"
+        )
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
     check_count(_FEWEST, n_shadows=n_shadows)
@@ -235,12 +238,8 @@ def attack_property(
 
 
 def plan_guesses(plan: TrainingPlan) -> float:
-    """Most right guesses between two worlds that a plan allows, the best of some orders.
-
-    Needs: an accountant that bounds the divergence of what is released.
-    """
-    costs = [attrs.evolve(plan, order=order).guarantee().epsilon for order in LOW_ORDERS]
-    return right_guesses(float(total_variation_bound(LOW_ORDERS, costs).min()))
+    """Most right guesses between two worlds that a plan allows, with ideal noise."""
+    return Measure.guess().cost(plan.difference, 1.0)
 
 
 def mean_interval(n_right: int, n_trials: int, failure_probability: float) -> Interval:

@@ -37,17 +37,20 @@ from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.audit.divergence import (
     Claimed,
     Lines,
+    LineTest,
     RenyiTest,
     SplitOutputs,
     audit_lines,
     both_orders,
+    epsilon_test,
+    guess_test,
     outputs_needed,
 )
 from pufferslice.audit.noise import MOST_AXES, pilot_lines
 from pufferslice.audit.verdict import Verdict
+from pufferslice.claims import Guess, Renyi
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
-from pufferslice.learning.accountants import RunClaim
 
 FORMAT: Final = "pufferslice-training-audit"
 VERSION: Final = 1
@@ -317,18 +320,18 @@ def audit_training(
     """
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
-    claim = auditable_claim(runs)
-    needed = outputs_needed(RenyiTest(claim.order), claim.epsilon, 1, confidence)
+    test, claimed = auditable_claim(runs.plan)
+    needed = outputs_needed(test, claimed.claimed, 1, confidence)
     if needed is None:
         raise ArgumentError(
-            f"no number of runs can refute epsilon {claim.epsilon:g}: an audit refutes up to about "
-            "the logarithm of their number. Audit a plan with a smaller epsilon"
+            f"no number of runs can refute {claimed.claim}: an audit refutes an epsilon up to "
+            "about the logarithm of their number. Audit a plan with a smaller bound"
         )
     if runs.n_runs < needed:
         raise ArgumentError(
             f"too few runs for confidence {confidence:g}: {runs.n_runs} in each world can never "
-            f"refute epsilon {claim.epsilon:g}, and {needed} are needed. To find a wrong factor "
-            "takes several times as many"
+            f"refute {claimed.claim}, and {needed} are needed. To find a wrong factor takes "
+            "several times as many"
         )
     settings = {"confidence": float(confidence), "seed": int(seed)}
     released = train_repeatedly(
@@ -341,29 +344,33 @@ def audit_released(
     runs: TrainingRuns, released: tuple[Floats, Floats], *, confidence: float, seed: int
 ) -> Verdict:
     """The verdict on finished runs: one released vector per row, by world."""
-    claim, rng = auditable_claim(runs), np.random.default_rng(seed)
+    (test, claimed), rng = auditable_claim(runs.plan), np.random.default_rng(seed)
     parts = [SplitOutputs.of(values, rng=rng) for values in released]
     named = dict(zip(runs.worlds, parts, strict=True))
     lines = _lines(*(part.pilot for part in parts))
     comparisons = both_orders(runs.plan.differing.origin, named, [runs.worlds])
     return audit_lines(
         [(comparison, lines) for comparison in comparisons],
-        RenyiTest(claim.order),
-        Claimed(f"{claim}, whole run", "epsilon", claim.epsilon),
+        test,
+        claimed,
         confidence=confidence,
     )
 
 
-def auditable_claim(runs: TrainingRuns) -> RunClaim:
-    """The guarantee of the plan, if it bounds the divergence of what is released."""
-    claim = runs.plan.guarantee()
-    if claim.notion != "unsliced":
-        raise ArgumentError(
-            f"the plan claims {claim}: a mean over batch draws. It bounds no divergence of "
-            "what is released, so no run can refute it. Plan with worst_case, log_moment or "
-            "amplified"
-        )
-    return claim
+def auditable_claim(plan: TrainingPlan) -> tuple[LineTest, Claimed]:
+    """The guarantee of the plan and its test, if runs can refute it."""
+    measure, claim = plan.measure, plan.guarantee()
+    words = f"{claim}, whole run"
+    if measure.kind is Renyi:
+        return RenyiTest(measure.order), Claimed(words, "epsilon", claim.bound)
+    if measure.delta is not None:
+        return epsilon_test(measure.delta), Claimed(words, "epsilon", claim.bound)
+    if measure.kind is Guess:
+        return guess_test(), Claimed(words, "guess", claim.bound)
+    raise ArgumentError(
+        f"the plan claims {claim}; no run can refute bits, nor a mean over batch draws. Audit a "
+        "plan that claims right guesses, (epsilon, delta) or a Rényi divergence"
+    )
 
 
 def _lines(first: Floats, second: Floats) -> Lines:

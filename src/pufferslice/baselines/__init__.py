@@ -8,10 +8,10 @@ What needs a library of the extra `baselines` (dp-accounting, POT) imports it wh
 
 from pufferslice.baselines.dp_sgd import (
     DpSgd,
+    dp_sgd_delta,
     dp_sgd_epsilon,
     dp_sgd_multiplier,
     group_size,
-    run_epsilon,
 )
 from pufferslice.baselines.markov import markov_noise
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise, sinkhorn_w_infinity
@@ -38,6 +38,7 @@ __all__ = [
     "SinkhornSettings",
     "dagwm_cost",
     "dagwm_noise_std",
+    "dp_sgd_delta",
     "dp_sgd_epsilon",
     "dp_sgd_multiplier",
     "entropic_wasserstein",
@@ -50,7 +51,6 @@ __all__ = [
     "laplace_renyi_scale",
     "laplace_scale",
     "markov_noise",
-    "run_epsilon",
     "sinkhorn_noise",
     "sinkhorn_w_infinity",
     "sliced_wasserstein",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All accountants side by side for one run, with (epsilon, delta) and DP-SGD for comparison."""
+"""All accountants side by side for one run and one claim, with DP-SGD for comparison."""
 
 import math
 from collections.abc import Callable
@@ -8,37 +8,37 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
-from pufferslice._core.checks import check_above, check_between, check_count, plain_float
-from pufferslice.baselines.dp_sgd import (
-    DpSgd,
-    dp_sgd_epsilon,
-    dp_sgd_multiplier,
-    group_size,
-    run_epsilon,
-)
+from pufferslice._core.checks import check_count
+from pufferslice.baselines.dp_sgd import DpSgd, dp_sgd_multiplier, group_size
 from pufferslice.certificate.training import (
     record_accountant,
     record_cost,
     record_delta,
     record_epsilon,
-    secret_epsilon,
 )
-from pufferslice.claims import EpsilonDelta
+from pufferslice.claims import Claim, Measure, Renyi
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning import (
     Accountant,
+    Amplified,
     DifferingRecords,
+    LogMoment,
+    MeanSquare,
     Poisson,
     SamplingDesign,
     TrainingPlan,
-    calibrate_multiplier,
+    exactly,
     plan_training,
     plan_with_noise,
-    run_cost,
     signal_to_noise,
 )
-from pufferslice.learning.accountants import ACCOUNTANTS, accountant_named, certifies_up_to_delta
-from pufferslice.learning.plan import check_n_steps, delta_left
+from pufferslice.learning.accountants import (
+    ACCOUNTANTS,
+    certifies,
+    check_bounds,
+    draws_may_be_seen,
+)
+from pufferslice.learning.plan import check_n_steps
 
 _ANY_NORM: Final = 1.0
 _SMALLEST_DELTA: Final = 1e-14
@@ -53,26 +53,19 @@ class Run:
     differing: DifferingRecords
     sampling: SamplingDesign
     n_steps: int
-    order: float = attrs.field(converter=plain_float)
-    delta: float | None = None
-    """Delta of the (epsilon, delta) beside the Rényi numbers. Required if more records may differ
-    than `differing` lists: then every epsilon of an account is one at this delta."""
 
     def __attrs_post_init__(self) -> None:
         check_n_steps(self.n_steps)
-        check_above(1, order=self.order)
         self.sampling.discrepancy_cap(self.differing.largest)
-        if self.delta is None:
-            self.differing.check_whole()
-        else:
-            delta_left(self.delta, self.differing)
 
     @property
-    def tail_delta(self) -> float | None:
-        """The delta of every account, if more records may differ; None for Rényi accounts."""
-        return self.delta if self.differing.excess_probability else None
+    def relation(self) -> str:
+        """What the two worlds differ by, of which the run shows little."""
+        return f"replace records: {self.differing.origin}"
 
-    def plan(self, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
+    def plan(
+        self, accountant: Accountant, noise_multiplier: float, measure: Measure
+    ) -> TrainingPlan:
         """The run with the same noise in every step."""
         return plan_with_noise(
             differing=self.differing,
@@ -80,7 +73,18 @@ class Run:
             clip_norm=_ANY_NORM,
             noise_multipliers=np.full(self.n_steps, noise_multiplier),
             accountant=accountant,
-            order=self.order,
+            measure=measure,
+        )
+
+    def planned(self, accountant: Accountant, target: Claim) -> TrainingPlan:
+        """The run with the least noise that meets the target."""
+        return plan_training(
+            differing=self.differing,
+            sampling=self.sampling,
+            clip_norm=_ANY_NORM,
+            n_steps=self.n_steps,
+            accountant=accountant,
+            target=target,
         )
 
 
@@ -89,111 +93,118 @@ class Run:
 class Account:
     """One accountant's answer for a run."""
 
-    accountant: str
-    noise_multiplier: float
-    epsilon: float
-    certifies: str
-    draws_may_be_seen: str
+    plan: TrainingPlan
+    """The run with the noise of this answer."""
+    claim: Claim
+    """The claim of the run; its bound is what the noise costs."""
 
-    def plan(self, run: Run) -> TrainingPlan:
-        """The run with the noise of this answer."""
-        return run.plan(accountant_named(self.accountant), self.noise_multiplier)
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise of every step."""
+        return float(self.plan.noise_multipliers[0])
+
+    @property
+    def guess(self) -> float:
+        """Upper bound on right guesses between two values of the secret."""
+        return Measure.guess().cost(self.plan.difference, 1.0)
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON values, without the accountant's name."""
-        return {k: v for k, v in attrs.asdict(self).items() if k != "accountant"}
+        kind = self.plan.measure.kind
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "claim": self.claim.to_json(),
+            "guess": self.guess,
+            "certifies": certifies(self.plan.accountant, kind),
+            "draws_may_be_seen": draws_may_be_seen(self.plan.accountant, kind),
+        }
 
 
-def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
-    """Smallest multiplier that meets `epsilon` for each accountant, or why there is none."""
+def accounts_for(run: Run, target: Claim) -> dict[str, Account | str]:
+    """Smallest multiplier that meets the target for each accountant, or why there is none."""
 
-    def multiplier(accountant: Accountant) -> float:
-        if run.tail_delta is None:
-            target = accountant.claim(order=run.order, epsilon=epsilon)
-            return calibrate_multiplier(
-                accountant, target, run.sampling, run.differing, run.n_steps
-            )
-        plan = plan_training(
-            differing=run.differing,
-            sampling=run.sampling,
-            clip_norm=_ANY_NORM,
-            n_steps=run.n_steps,
-            accountant=accountant,
-            target=EpsilonDelta(epsilon=epsilon, delta=run.tail_delta),
-        )
-        return float(plan.noise_multipliers[0])
+    def planned(accountant: Accountant, measure: Measure) -> TrainingPlan:
+        return run.planned(accountant, measure.claim(target.bound))
 
-    return {accountant.name: _account(run, accountant, multiplier) for accountant in ACCOUNTANTS}
+    measure = Measure.of(target)
+    return {each.name: _account(run, each, measure, planned) for each in ACCOUNTANTS}
 
 
-def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account | str]:
+def accounts_for_noise(
+    run: Run, noise_multiplier: float, measure: Measure
+) -> dict[str, Account | str]:
     """Cost of `noise_multiplier` for each accountant, or why it does not apply."""
-    return {
-        accountant.name: _account(run, accountant, lambda _: noise_multiplier)
-        for accountant in ACCOUNTANTS
-    }
+
+    def planned(accountant: Accountant, measure: Measure) -> TrainingPlan:
+        return run.plan(accountant, noise_multiplier, measure)
+
+    return {each.name: _account(run, each, measure, planned) for each in ACCOUNTANTS}
 
 
-def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
-    """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
-    check_between(0, 1, delta=delta)
-    plan = account.plan(run)
-    if plan.accountant.notion != "unsliced":
-        return {"none": "an average over batch draws gives no (epsilon, delta)"}
-    grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
-    rows: dict[str, float | str] = {"order_grid": grid}
-    try:
-        by_losses = run_epsilon(plan, delta)
-        rows["loss_distribution"] = "not for this accountant" if by_losses is None else by_losses
-    except (ArgumentError, CalibrationError) as error:
-        rows["loss_distribution"] = str(error)
-    return rows
-
-
-def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str, Any]:
+def one_record_row(account: Account, delta: float | None = None) -> dict[str, Any]:
     """The protection of one record that may be replaced, at the noise of an account.
 
     It holds whatever the secret is, for ideal noise. Without `delta`, the delta of a certificate.
     `accountant` names the accountant of the bound, and so what must stay secret.
     """
-    plan = account.plan(run)
-    delta = record_delta([plan]) if delta is None else delta
-    epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
+    plans = [account.plan]
+    delta = record_delta(plans) if delta is None else delta
+    epsilon = record_epsilon(plans, delta=delta, implementation_delta=0.0)
     return {
-        "accountant": record_accountant(plan).name,
-        "epsilon": record_cost([plan], run.order),
+        "relation": "replace 1 record",
+        "accountant": record_accountant(account.plan).name,
+        "order": account.plan.measure.order,
+        "epsilon": record_cost(plans, account.plan.measure.order),
         "delta": delta,
         "epsilon_at_delta": epsilon if math.isfinite(epsilon) else None,
     }
 
 
-def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str, Any]:
+def signal_row(account: Account, n_parameters: int | None) -> dict[str, Any]:
     """Signal to noise of a step at the noise of an account; without `n_parameters`, of one."""
     if n_parameters is not None:
         check_count(1, n_parameters=n_parameters)
-    plan = account.plan(run)
-    signal = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
+    signal = signal_to_noise(account.plan, [1 if n_parameters is None else n_parameters])
     return {"n_parameters": n_parameters, **attrs.asdict(signal), "advice": signal.advice}
 
 
-def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
-    """DP-SGD and group-DP-SGD with Poisson sampling: the multiplier for (epsilon, delta).
+def comparison_rows(run: Run, target: Claim) -> dict[str, dict[str, Any]]:
+    """Noise with which single records, and groups of them, are as safe as the target says.
 
-    `dp_sgd` protects one record, `group_dp_sgd` a group of the paper's effective size that is drawn
-    together, `group_dp_sgd_all` any group as large as the number of differing records, however it
-    is drawn. None of them protects the secret. A random number of differing records has no group.
+    `record` is this library's: one record is replaced. `dp_sgd` and the groups are DP-SGD with
+    Poisson sampling, as dp-accounting accounts for it: one record is added or removed, or a group.
+    `group_dp_sgd` has the paper's effective group size and draws a group together,
+    `group_dp_sgd_all` is any group as large as the number of differing records, however it is
+    drawn. None of them protects the secret. A random number of differing records has no group.
+    Empty for claims that no epsilon and delta are equivalent to.
     """
+    if target.hockey_stick is None:
+        return {}
+    epsilon, delta = target.hockey_stick
     design = run.sampling
+    accountant = Amplified() if isinstance(design, Poisson) else LogMoment()
+    alone = attrs.evolve(run, differing=exactly(1)).planned(accountant, target)
     rate = design.rate if isinstance(design, Poisson) else design.divisor / design.n_records
     peer = DpSgd(rate=rate, n_steps=run.n_steps)
-    rows = {"dp_sgd": _dp_sgd_row(peer, epsilon, delta, "one record")}
+    rows = {
+        "record": {
+            "relation": "replace 1 record",
+            "accountant": accountant.name,
+            "noise_multiplier": float(alone.noise_multipliers[0]),
+        },
+        "dp_sgd": _dp_sgd_row(peer, epsilon, delta, "add or remove 1 record"),
+    }
     if run.differing.is_random:
         return rows
     n_differing = run.differing.largest
-    size = group_size(run.sampling, n_differing)
-    group = "one record" if size == 1 else f"{size} records that are drawn together"
-    group += f": the paper's effective group for {n_differing} differing records"
-    rows["group_dp_sgd"] = _dp_sgd_row(attrs.evolve(peer, group_size=size), epsilon, delta, group)
+    size = group_size(design, n_differing)
+    records = "1 record" if size == 1 else f"{size} records that are drawn together"
+    rows["group_dp_sgd"] = _dp_sgd_row(
+        attrs.evolve(peer, group_size=size),
+        epsilon,
+        delta,
+        f"add or remove {records}: the paper's effective group for {n_differing}",
+    )
     if n_differing > 1:
         try:
             rows["group_dp_sgd_all"] = _group_row(peer, n_differing, epsilon, delta)
@@ -205,53 +216,70 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
 def account_table(
     run: Run,
     accounts: dict[str, Account | str],
+    measure: Measure,
     *,
-    epsilon: float | None,
+    target: Claim | None,
     n_parameters: int | None,
 ) -> dict[str, Any]:
     """Every account with its protection of one record and its signal to noise, as JSON values.
 
-    With the run's delta also (epsilon, delta), and with `epsilon` DP-SGD beside it.
+    With a target that an epsilon and a delta are equivalent to, also DP-SGD for the same.
     """
-    delta, tail = run.delta, run.differing.excess_probability
-    applied = {name: value for name, value in accounts.items() if isinstance(value, Account)}
     rows = {
-        name: account.to_json()
+        name: {"relation": run.relation}
+        | account.to_json()
         | {
-            "one_record": one_record_row(run, account, delta),
-            "signal_to_noise": signal_row(run, account, n_parameters),
+            "one_record": one_record_row(account, measure.delta),
+            "signal_to_noise": signal_row(account, n_parameters),
         }
-        for name, account in applied.items()
+        for name, account in accounts.items()
+        if isinstance(account, Account)
     }
     table: dict[str, Any] = {
-        "order": run.order,
+        "measure": measure.to_json(),
+        "target": None if target is None else target.to_json(),
         "n_steps": run.n_steps,
         "sampling": run.sampling.description(),
         "differing": run.differing.origin,
         "accountants": rows,
         "not_applicable": {name: why for name, why in accounts.items() if isinstance(why, str)},
     }
-    if tail:
-        table["excess_probability"] = tail
+    if run.differing.excess_probability:
+        table["excess_probability"] = run.differing.excess_probability
         table["failure_probability"] = run.differing.failure_probability
-    if delta is not None:
-        table["delta"] = delta
-        for name, account in applied.items():
-            rows[name]["epsilon_at_delta"] = delta_rows(run, account, delta)
-        if epsilon is not None:
-            table["comparison"] = dp_sgd_rows(run, epsilon, delta)
+    if target is not None:
+        table["comparison"] = comparison_rows(run, target)
     return table
 
 
-def _dp_sgd_row(peer: DpSgd, epsilon: float, delta: float, protects: str) -> dict[str, Any]:
-    multiplier = dp_sgd_multiplier(peer, epsilon, delta, "rdp")
-    by_losses = dp_sgd_epsilon(peer, multiplier, delta, "pld")
+def _measure(accountant: Accountant, measure: Measure) -> Measure:
+    """Of a divergence, mean square bounds a mean over batch draws only."""
+    if accountant == MeanSquare() and measure.kind is Renyi:
+        return Measure.over_batches(order=measure.order)
+    return measure
+
+
+def _account(
+    run: Run,
+    accountant: Accountant,
+    measure: Measure,
+    planned: Callable[[Accountant, Measure], TrainingPlan],
+) -> Account | str:
+    measure = _measure(accountant, measure)
+    try:
+        accountant.check(run.sampling, run.differing)
+        check_bounds(accountant, measure.kind, run.differing)
+    except ArgumentError as error:
+        return str(error)
+    plan = planned(accountant, measure)
+    return Account(plan=plan, claim=plan.guarantee())
+
+
+def _dp_sgd_row(peer: DpSgd, epsilon: float, delta: float, relation: str) -> dict[str, Any]:
     return {
+        "relation": relation,
         "group_size": peer.group_size,
-        "noise_multiplier_rdp": multiplier,
-        # A delta below the mass that is cut off has no epsilon.
-        "epsilon_pld_at_that_noise": by_losses if math.isfinite(by_losses) else None,
-        "protects": protects,
+        "noise_multiplier": dp_sgd_multiplier(peer, epsilon, delta, "pld"),
     }
 
 
@@ -261,41 +289,13 @@ def _group_row(peer: DpSgd, size: int, epsilon: float, delta: float) -> dict[str
     A chain of neighbours gives $\delta_k = \delta_1 (1 + e^\epsilon + ... + e^{(k-1)\epsilon})$ for
     epsilon each, for every mechanism. It grows with epsilon, so a smaller epsilon is covered too.
     """
-    each = epsilon / size
-    share = math.expm1(-each) / math.expm1(-epsilon) * math.exp(each - epsilon)
+    each, share = epsilon / size, 1 / size
+    if epsilon:
+        share = math.expm1(-each) / math.expm1(-epsilon) * math.exp(each - epsilon)
     if delta * share < _SMALLEST_DELTA:
         raise CalibrationError(
             f"epsilon = {epsilon!r} for a group of {size} leaves each record a delta below "
             f"{_SMALLEST_DELTA:g}; ask for a smaller epsilon"
         )
-    group = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
-    row = _dp_sgd_row(peer, each, delta * share, group)
-    by_losses = row["epsilon_pld_at_that_noise"]
-    return row | {
-        "group_size": size,
-        "epsilon_pld_at_that_noise": None if by_losses is None else size * by_losses,
-    }
-
-
-def _account(
-    run: Run, accountant: Accountant, multiplier: Callable[[Accountant], float]
-) -> Account | str:
-    try:
-        accountant.check(run.sampling, run.differing)
-    except ArgumentError as error:
-        return str(error)
-    noise, certifies = multiplier(accountant), accountant.certifies
-    if run.tail_delta is None:
-        noises = np.full(run.n_steps, noise)
-        cost = run_cost(accountant, run.order, run.sampling, run.differing, noises)
-    else:
-        plan = run.plan(accountant, noise)
-        cost = secret_epsilon([plan], delta=run.tail_delta, implementation_delta=0.0)
-        certifies = certifies_up_to_delta(accountant)
-    return Account(
-        accountant=accountant.name,
-        noise_multiplier=noise,
-        epsilon=cost,
-        certifies=certifies,
-        draws_may_be_seen=accountant.draws_may_be_seen,
-    )
+    relation = f"add or remove any {size} records, however they are drawn: group privacy"
+    return _dp_sgd_row(peer, each, delta * share, relation) | {"group_size": size}

@@ -54,11 +54,11 @@ from pufferslice.certificate.statement import (
     checked,
     read_scenario,
 )
-from pufferslice.certificate.training import epsilon_at, record_cost
-from pufferslice.claims import Claim, Guess, Information
-from pufferslice.claims.views import ORDERS
+from pufferslice.certificate.training import epsilon_at, record_difference
+from pufferslice.claims import Claim, Guess, Information, Measure
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
-from pufferslice.learning.accountants import LogMoment
+from pufferslice.learning.accountants import MeanSquare, WorstCase
+from pufferslice.learning.difference import NoisySteps
 from pufferslice.learning.differing import DifferingRecords, at_most, binomial
 from pufferslice.learning.plan import (
     HYPOTHESES,
@@ -66,6 +66,7 @@ from pufferslice.learning.plan import (
     plan_with_noise,
     signal_to_noise,
 )
+from pufferslice.learning.sampling import WithoutReplacement
 from pufferslice.noise.rows import ONE_PERSON, row_covariance, sampling_weights, shared_noise
 from pufferslice.noise.shape import Kind
 from pufferslice.noise.spending import ROOM
@@ -87,8 +88,6 @@ MOST_FITTED: Final = 2_000
 _LEAST_SHARE: Final = 2.0**-20
 _DOWN: Final = 1 - 2.0**-30
 _UP: Final = 1 + 2.0**-44
-_ORDER: Final = 2.0
-"""Order that a plan states; no promise of a budget depends on it."""
 _SHARE_ROUNDING: Final = Fraction(1, 2**40)
 
 
@@ -496,8 +495,8 @@ def _plan_of(parts: DeclaredParts, name: str, allowed: float) -> TrainingPlan:
         sampling=run.sampling,
         clip_norm=run.clipping,
         noise_multipliers=np.full(run.n_steps, multiplier),
-        accountant=LogMoment(),
-        order=_ORDER,
+        accountant=MeanSquare(),
+        measure=Measure.guess(),
         block=run.block,
     )
 
@@ -576,6 +575,12 @@ def _run_values(name: str, choice: RunChoice, mean_square: float) -> dict[str, A
     }
 
 
+def _as_step(square: float) -> NoisySteps:
+    """Return a step that shows one row as far as outputs at this squared distance do."""
+    every = WithoutReplacement(n_records=2, batch_size=2)
+    return NoisySteps(WorstCase(), every, np.array([2 / (math.sqrt(square) * _UP)]))
+
+
 def _person(
     evidence: BudgetEvidence,
     differences: Mapping[str, PeriodDifference | RowDifference],
@@ -595,11 +600,9 @@ def _person(
     delta = options.person_delta
     plans = [run.plan for run in options.runs.values()]
     if plans:
-        costs = {
-            order: math.fsum([record_cost(plans, order), order * square / 2]) * _UP
-            for order in ORDERS
-        }
-        epsilon = epsilon_at(costs, delta=delta, implementation_delta=tau)
+        runs = record_difference(plans, implementation_delta=tau)
+        static = (_as_step(square),) if square else ()
+        epsilon = epsilon_at(attrs.evolve(runs, runs=(*runs.runs, *static)), delta)
     else:
         epsilon = row_epsilon(math.sqrt(square) * _UP, delta, tau)
     if not epsilon < LARGEST:

@@ -198,17 +198,18 @@ LIMITS: Final[Mapping[str, str]] = {
         "gradients, are not covered."
     ),
     "epsilons-do-not-add": (
-        "Runs compose only over the same data, the same differing records and the same order; "
-        "printed epsilons do not add up."
+        "Runs compose only over the same data, the same differing records and the same kind of "
+        "claim; printed bounds do not add up."
     ),
     "average-over-batches": (
         "The claim for the secret is an average over the draws of the batches. It does not bound "
-        "what the run that took place shows, implies no SRPP, and gives no (epsilon, delta)."
+        "what the run that took place shows, implies no SRPP, and gives no (epsilon, delta). What "
+        "is said of right guesses holds."
     ),
     "more-may-differ": (
         "More records may differ than the claim counts. The probability of that, "
-        "excess_probability, is part of the claim's delta and of the deltas of its views, once for "
-        "all runs. There is no Rényi claim for the secret."
+        "excess_probability, is part of the claim's delta or right guesses and of the deltas of "
+        "its views, once for all runs. There is no Rényi claim for the secret."
     ),
     "cap-simulated": (
         "How many records differ was bounded by a simulation. The claim holds except with "
@@ -220,9 +221,10 @@ LIMITS: Final[Mapping[str, str]] = {
     ),
     "noise-not-ideal": (
         "The noise that was drawn differs slightly from the ideal noise of the bound. The "
-        "distance, implementation_delta, is not part of any Rényi epsilon; an (epsilon, delta) "
-        "view for the secret holds for the drawn noise with 1 + exp(epsilon) times the distance "
-        "added to its delta. The delta stated for one record includes it."
+        "distance, implementation_delta, is not part of bits or of any Rényi epsilon; an (epsilon, "
+        "delta) view for the secret holds for the drawn noise with 1 + exp(epsilon) times the "
+        "distance added to its delta. Right guesses, an epsilon that is claimed at a delta, and "
+        "the delta stated for one record include it."
     ),
     **RUN_LIMITS,
 }

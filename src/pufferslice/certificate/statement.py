@@ -757,14 +757,15 @@ class PlanPart(Part):
     """A training plan, as in a plan file."""
 
     format: Literal["pufferslice-training-plan"]
-    version: Literal[1]
+    version: Literal[5]
     differing: dict[str, Any]
     sampling: KindPart
     clipping: KindPart
     n_steps: Count
     noise_multipliers: Annotated[list[Positive], Field(min_length=1)]
     accountant: Annotated[str, _OneOf(ACCOUNTANT_NAMES)]
-    order: Order
+    claim: dict[str, Any]
+    """What the guarantee bounds: a claim without its bound."""
     block: Count = Field(default_factory=absent)
     """Number of examples per forward and backward pass; absent if it was not chosen."""
     non_finite: NonFinite
@@ -783,6 +784,7 @@ class RecordPart(Part):
     accountants: RecordAccountants
     """Accountants that bound the cost of one record; never mean square."""
     order: Order
+    """Order of the claim, or 2."""
     epsilon: Positive
     """Upper bound on the Rényi divergence at the order."""
     delta: Delta
@@ -803,6 +805,12 @@ class TrainingStatement(Part):
     runs: Annotated[list[PlanPart], Field(min_length=1)]
     guarantee: Annotated[Claim, _ClaimType]
     """Joint claim of all runs for the declared secret."""
+    guess: Annotated[float, Field(ge=0.5, le=1)] | None
+    """Upper bound on the share of right guesses between two values of the secret, both equally
+    likely; null if there is none."""
+    mean_square: NonNegative | None
+    """Mean squared distance of coupled runs, in deviations of the noise: what a budget adds up.
+    Null where more records may differ than the claim counts."""
     certifies: Sentences
     draws_may_be_seen: Sentences
     noise: SomeDistinct[Text]
@@ -821,8 +829,13 @@ class TrainingStatement(Part):
     """Codes of what is not covered."""
 
     def _rules(self) -> dict[str, bool]:
-        about_runs = self.guarantee.notion in ("unsliced", "average_over_batches")
-        return {"the notion must be one that a run can bound": about_runs}
+        claim = self.guarantee
+        return {
+            "the notion must be one that a run can bound": not claim.is_sliced,
+            "guess must be what a claim of right guesses says": (
+                claim.notion != "guess" or self.guess == claim.bound
+            ),
+        }
 
 
 class PartNoise(Part):

@@ -22,18 +22,17 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import decided_release, required_evidence
 from pufferslice.certificate.release import CertificateOptions
-from pufferslice.certificate.statement import BudgetStatement, TrainingStatement
+from pufferslice.certificate.statement import TrainingStatement
 from pufferslice.certificate.training import TrainingClaim
 from pufferslice.claims import Claim, Method
 from pufferslice.claims.guess import released_variation, right_guesses
 from pufferslice.claims.views import unsliced_views
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.learning.accountants import calibrate_multiplier
+from pufferslice.learning.plan import least_multiplier
 from pufferslice.noise.decision import NoiseOptions, noise_stds
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.renyi import aggregate
-from pufferslice.sensitivity.variation import LOW_ORDERS, total_variation_bound
 
 _MOST_ENTRIES: Final = 60_000
 """Entries to which tables are rounded up for total variations and views: still a bound."""
@@ -241,7 +240,7 @@ def _up(epsilon: float | None) -> str:
 @final
 @attrs.frozen(kw_only=True)
 class TrainingSweepPoint:
-    """One epsilon of a training run, and the noise multiplier that its plan would have."""
+    """One bound of a training run, and the noise multiplier that its plan would have."""
 
     claim: Claim
     noise_multiplier: float | None
@@ -347,37 +346,36 @@ def _points(
 
 
 def what_if_training(
-    certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
+    certificate: Certificate, bounds: Sequence[float], progress: Progress = silent
 ) -> tuple[TrainingSweepPoint, ...]:
-    """Compute the noise multiplier of the same plan for each epsilon.
+    """Compute the noise multiplier of the same plan for each bound of its claim.
 
-    None for several runs, for schedules, and for claims without an order.
-    A sweep promises nothing: to use another epsilon, plan again.
+    None for several runs, and for schedules.
+    A sweep promises nothing: to use another bound, plan again.
     """
     if not isinstance(certificate.statement, TrainingStatement):
         return ()
     stated = TrainingClaim.read_off(certificate.statement)
-    plan, guarantee = stated.runs[0], stated.guarantee()
-    is_constant = len(stated.runs) == 1 and not np.ptp(plan.noise_multipliers)
-    if not is_constant or not guarantee.has_order:
+    (plan, *others) = stated.runs
+    if others or np.ptp(plan.noise_multipliers):
         return ()
     points = []
-    for done, epsilon in enumerate(epsilons):
-        progress(done, len(epsilons))
-        claim = guarantee.with_bound(epsilon)
+    for done, bound in enumerate(bounds):
+        progress(done, len(bounds))
+        claim = stated.measure.claim(bound)
         multiplier, variation = None, 1.0
         with contextlib.suppress(CalibrationError):
-            multiplier = calibrate_multiplier(
+            multiplier = least_multiplier(
                 plan.accountant, claim, plan.sampling, plan.differing, plan.n_steps
             )
         if multiplier is not None:
             noise = np.full(plan.n_steps, multiplier)
             run = attrs.evolve(plan, noise_multipliers=noise)
-            variation = _training_variation(attrs.evolve(stated, runs=(run,)))
+            variation = _variation(attrs.evolve(stated, runs=(run,)).guess())
         points.append(
             TrainingSweepPoint(claim=claim, noise_multiplier=multiplier, total_variation=variation)
         )
-    progress(len(epsilons), len(epsilons))
+    progress(len(bounds), len(bounds))
     return tuple(points)
 
 
@@ -386,26 +384,11 @@ def stated_variation(certificate: Certificate) -> float:
 
     1, which is no bound, if the statement has none for the whole output.
     """
-    statement = certificate.statement
-    if isinstance(statement, TrainingStatement):
-        return _training_variation(TrainingClaim.read_off(statement))
-    if isinstance(statement, BudgetStatement):
-        return min(1.0, 2 * statement.guess - 1)
-    guess = statement.unsliced.guess
+    return _variation(certificate.statement.guess)
+
+
+def _variation(guess: float | None) -> float:
     return 1.0 if guess is None else min(1.0, 2 * guess - 1)
-
-
-def _training_variation(claim: TrainingClaim) -> float:
-    """Bound the total variation between what runs release in two worlds, by several orders.
-
-    1 for a claim on average over batch draws, which bounds nothing that is released.
-    """
-    if claim.runs[0].accountant.notion != "unsliced":
-        return 1.0
-    costs = [claim.cost(order) for order in LOW_ORDERS]
-    bound = float(total_variation_bound(LOW_ORDERS, costs).min())
-    bound = min(1.0, bound + claim.differing.excess_probability)
-    return released_variation(bound, claim.implementation_delta)
 
 
 def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:

@@ -6,19 +6,18 @@ at its own noise, is Rényi differential privacy for the replacement of one reco
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.checks import check_between, check_share, is_a
-from pufferslice._core.search import SAFETY
 from pufferslice._core.text import listed
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.limits import BY_PROGRAM, CONDITIONS, LIMITS, RUN_LIMITS, check_limits
 from pufferslice.certificate.statement import TrainingStatement, checked
-from pufferslice.claims import Claim, Guarantee, claim_of
+from pufferslice.claims import Claim, Guess, Measure, OverBatches, Renyi
 from pufferslice.claims.views import (
     DEFAULT_DELTAS,
     ORDERS,
@@ -34,12 +33,10 @@ from pufferslice.learning import (
     LogMoment,
     MeanSquare,
     TrainingPlan,
-    cost_by_count,
     exactly,
-    mixed_cost,
-    run_cost,
 )
-from pufferslice.learning.accountants import certifies_up_to_delta
+from pufferslice.learning.accountants import certifies, draws_may_be_seen
+from pufferslice.learning.difference import NoisySteps, RunDifference, measured
 from pufferslice.learning.plan import HYPOTHESES, delta_left
 
 IDEAL_NOISE: Final = (
@@ -48,11 +45,6 @@ IDEAL_NOISE: Final = (
 )
 
 _USUAL_DELTA: Final = 1e-5
-_LEAST_EPSILON: Final = 1e-9
-"""Least positive epsilon of an (epsilon, delta) claim."""
-_MOST_ROUNDS: Final = 1000
-_LARGEST_EXPONENT: Final = 700.0
-"""Largest exponent whose exponential is still a float."""
 
 
 def certify_training(
@@ -86,10 +78,10 @@ def certify_training(
 
 
 def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
-    """Issue one certificate for several runs over the same data, differing records and order.
+    """Issue one certificate for several runs over the same data, with the same kind of claim.
 
-    Guarantee: costs add as functions of the number of differing records, which is the same in all
-    runs. Needs: runs with noise of their own, over one dataset.
+    Guarantee: the runs compose given the number of differing records, which is the same in all of
+    them. Needs: runs with noise of their own, over one dataset.
     Source: lemma:adaptive_renyi_composition.
     """
     claims = [
@@ -143,14 +135,7 @@ class TrainingClaim:
         check_together(self.runs)
         for delta in self.deltas:
             check_between(0, 1, delta=delta)
-        if self.differing.excess_probability:
-            if not self.deltas:
-                raise ArgumentError(
-                    "deltas must have at least one entry, the delta of the claim: more records "
-                    "than listed may differ, so there is no Rényi claim"
-                )
-            for delta in self.deltas:
-                delta_left(delta, self.differing)
+            delta_left(delta, self.differing)
 
     @classmethod
     def read_off(cls, statement: TrainingStatement) -> "TrainingClaim":
@@ -169,53 +154,49 @@ class TrainingClaim:
         """Number of records that the secret changes: the same distribution in all runs."""
         return self.runs[0].differing
 
-    def cost(self, order: float) -> float:
-        """Cost of all runs together for the declared secret; see `secret_cost`."""
-        return secret_cost(self.runs, order)
+    @property
+    def measure(self) -> Measure:
+        """What the guarantee bounds: the same for all runs."""
+        return self.runs[0].measure
+
+    @property
+    def difference(self) -> RunDifference:
+        """Difference between two worlds of all runs together."""
+        return difference_of(self.runs, implementation_delta=self.implementation_delta)
 
     def guarantee(self) -> Claim:
         """Joint guarantee of all runs for the declared secret.
 
-        If the differing records leave out a tail, that is an (epsilon, delta) claim at the first of
-        the deltas; tail and distance of the noise are part of it.
+        Right guesses and an epsilon at a delta include the distance of the noise, and a tail that
+        the differing records leave out.
         """
-        first = self.runs[0]
-        if not self.differing.excess_probability:
-            spent = {"order": first.order, "epsilon": self.cost(first.order)}
-            return claim_of({"notion": first.accountant.notion, **spent})
-        delta = self.deltas[0]
-        epsilon = secret_epsilon(
-            self.runs, delta=delta, implementation_delta=self.implementation_delta
-        )
-        if not math.isfinite(epsilon):
-            raise CalibrationError(
-                f"no epsilon can be stated at delta {delta:g}: the tail of the differing records "
-                "and the distance of the noise leave too little of it. Use a larger delta, or more "
-                "noise"
-            )
-        return Guarantee.epsilon_delta(max(epsilon, _LEAST_EPSILON), delta)
+        return measured(self.difference, self.measure)
+
+    def guess(self) -> float | None:
+        """Bound right guesses between two values of the secret; None if nothing bounds them."""
+        share = Measure.guess().cost(self.difference, 1.0)
+        return share if share < 1 else None
 
 
 def training_statement(claim: TrainingClaim) -> TrainingStatement:
     """Build the whole public statement; the result depends on the claim alone."""
-    guarantee = claim.guarantee()
-    unsliced = guarantee.notion == "unsliced"
+    guarantee, kind = claim.guarantee(), claim.measure.kind
     accountants = dict.fromkeys(run.accountant for run in claim.runs)
+    has_views = kind is not OverBatches
     values = {
         "workflow": "training",
         "data": claim.data,
         "runs": [run.to_json() for run in claim.runs],
         "guarantee": guarantee,
-        "certifies": [
-            accountant.certifies if guarantee.has_order else certifies_up_to_delta(accountant)
-            for accountant in accountants
-        ],
-        "draws_may_be_seen": [accountant.draws_may_be_seen for accountant in accountants],
+        "guess": guarantee.bound if kind is Guess else claim.guess(),
+        "mean_square": _mean_square(claim),
+        "certifies": [certifies(accountant, kind) for accountant in accountants],
+        "draws_may_be_seen": [draws_may_be_seen(accountant, kind) for accountant in accountants],
         "noise": list(claim.noises),
         "implementation_delta": claim.implementation_delta,
         "failure_probability": float(claim.differing.failure_probability),
-        "deltas": list(claim.deltas) if unsliced else [],
-        "views": _views(claim) if unsliced else [],
+        "deltas": list(claim.deltas) if has_views else [],
+        "views": _views(claim) if has_views else [],
         "one_record": _one_record(claim),
         "hypotheses": list(HYPOTHESES),
         "limits": _limits(claim, guarantee),
@@ -223,18 +204,30 @@ def training_statement(claim: TrainingClaim) -> TrainingStatement:
     return checked(TrainingStatement, values, "statement", CertificateError)
 
 
+def _mean_square(claim: TrainingClaim) -> float | None:
+    """Bound the mean squared distance; None where more records may differ than it counts."""
+    return None if claim.differing.excess_probability else claim.difference.squared_distance(1.0)
+
+
 def _views(claim: TrainingClaim) -> list[dict[str, Any]]:
-    """Compute unsliced (epsilon, delta) views: at the plans' order, and at the best of a grid."""
-    costs = costs_by_order(secret_cost, claim.runs) if claim.deltas else {}
-    order = claim.runs[0].order
+    """Compute unsliced (epsilon, delta) views for ideal noise.
+
+    By the privacy-loss distribution and, of Rényi claims, by the order and by the best of a grid.
+    """
+    order = claim.measure.order
+    costs = costs_by_order(claim.runs) if claim.measure.kind is Renyi and claim.deltas else {}
     views = []
     for delta in claim.deltas:
-        left = delta_left(delta, claim.differing)
         epsilons = {
-            "paper": paper_epsilon(order, costs[order], left),
-            "improved": improved_epsilon_joint(order, costs[order], left),
-            "order_grid": min(improved_epsilon_joint(o, cost, left) for o, cost in costs.items()),
+            "loss_distribution": secret_epsilon(claim.runs, delta=delta, implementation_delta=0.0)
         }
+        if costs:
+            left = delta_left(delta, claim.differing)
+            epsilons |= {
+                "paper": paper_epsilon(order, costs[order], left),
+                "improved": improved_epsilon_joint(order, costs[order], left),
+                "order_grid": min(improved_epsilon_joint(o, c, left) for o, c in costs.items()),
+            }
         views += [
             {"scope": "unsliced", "rule": rule, "epsilon": value, "delta": delta}
             for rule, value in epsilons.items()
@@ -245,7 +238,7 @@ def _views(claim: TrainingClaim) -> list[dict[str, Any]]:
 
 def _one_record(claim: TrainingClaim) -> dict[str, Any]:
     """State what the replacement of one record gets, whatever the secret is."""
-    runs, order, delta = claim.runs, claim.runs[0].order, record_delta(claim.runs)
+    runs, order, delta = claim.runs, claim.measure.order, record_delta(claim.runs)
     accountants = [record_accountant(run) for run in runs]
     epsilon = record_epsilon(runs, delta=delta, implementation_delta=claim.implementation_delta)
     secret_draws = Amplified() in accountants
@@ -264,7 +257,7 @@ def _limits(claim: TrainingClaim, guarantee: Claim) -> list[str]:
     present = {
         "more-may-differ": claim.differing.excess_probability > 0,
         "cap-simulated": claim.differing.failure_probability > 0,
-        "average-over-batches": guarantee.notion != "unsliced",
+        "average-over-batches": guarantee.notion == OverBatches.notion,
         "stops-on-non-finite": any(run.non_finite == "stop" for run in claim.runs),
         "noise-not-ideal": claim.implementation_delta > 0,
     } | {code: code in claim.limits for code in RUN_LIMITS}
@@ -272,15 +265,14 @@ def _limits(claim: TrainingClaim, guarantee: Claim) -> list[str]:
 
 
 def check_together(plans: Sequence[TrainingPlan]) -> None:
-    """Raise unless the runs' costs add: same records, differing records, order and notion."""
+    """Raise unless the runs compose: same records, differing records, and kind of claim."""
     if not plans:
         raise ArgumentError("plans must hold the plan of at least one run, got none")
     shared = [
         {
             "differing records": plan.differing.description(),
             "numbers of records": plan.sampling.n_records,
-            "orders": plan.order,
-            "notions": plan.accountant.notion,
+            "kinds of claims": plan.measure,
         }
         for plan in plans
     ]
@@ -292,20 +284,35 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
             )
 
 
-def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
-    """Cost of all runs for the declared secret: functions of the number of differing records add.
+def difference_of(
+    plans: Sequence[TrainingPlan], *, implementation_delta: float = 0.0
+) -> RunDifference:
+    """Build the difference between two worlds of the declared secret, for all runs together."""
+    check_together(plans)
+    return RunDifference(
+        runs=tuple(plan.steps for plan in plans),
+        differing=plans[0].differing,
+        implementation_delta=_wide_share(implementation_delta),
+    )
 
-    The expectation over that number is taken once, outside the sum. If the distribution of that
-    number leaves out a tail, this is the cost given that the tail does not occur: no claim by
-    itself, but a step towards (epsilon, delta).
-    Needs: one coupling of the data for all runs.
-    Source: lemma:adaptive_renyi_composition.
+
+def record_difference(
+    plans: Sequence[TrainingPlan], *, implementation_delta: float = 0.0
+) -> RunDifference:
+    """Build the difference between two datasets that differ in one record, for all runs together.
+
+    Guarantee: differential privacy for the replacement of any one record, the number of records
+    being public, under the conditions of `record_accountant` and the hypotheses of the plans.
     """
-    costs = [
-        cost_by_count(plan.accountant, order, plan.sampling, plan.differing, plan.noise_multipliers)
-        for plan in plans
-    ]
-    return mixed_cost(order, np.sum(costs, axis=0), plans[0].differing.without_excess)
+    check_together(plans)
+    return RunDifference(
+        runs=tuple(
+            NoisySteps(record_accountant(plan), plan.sampling, plan.noise_multipliers)
+            for plan in plans
+        ),
+        differing=exactly(1),
+        implementation_delta=_wide_share(implementation_delta),
+    )
 
 
 def record_accountant(plan: TrainingPlan) -> Accountant:
@@ -318,15 +325,11 @@ def record_accountant(plan: TrainingPlan) -> Accountant:
 
 
 def record_cost(plans: Sequence[TrainingPlan], order: float) -> float:
-    """Cost of all runs for the replacement of any one record: they add.
+    """Cost of all runs for the replacement of any one record at a Rényi order: they add.
 
-    Guarantee: Rényi differential privacy of order `order`, the number of records being public,
-    under the conditions of `record_accountant` and the hypotheses of the plans.
+    Guarantee: as `record_difference`.
     """
-    return math.fsum(
-        run_cost(record_accountant(plan), order, plan.sampling, exactly(1), plan.noise_multipliers)
-        for plan in plans
-    )
+    return record_difference(plans).divergence(order, 1.0)
 
 
 def record_delta(plans: Sequence[TrainingPlan]) -> float:
@@ -339,22 +342,19 @@ def secret_epsilon(
 ) -> float:
     """Find the smallest epsilon for which (epsilon, delta) holds for the declared secret.
 
+    By the privacy-loss distribution; runs that are accounted by mean square count as runs whose
+    draws are published.
     Guarantee: `delta` covers the distance of the drawn noise from ideal noise, too, and the
-    probability that more records differ than the plans list: if (epsilon, delta') holds given that
-    they do not, (epsilon, delta' + that probability) holds. Infinite if no epsilon was found.
+    probability that more records differ than the plans list. Infinite if no epsilon was found.
     """
-    check_together(plans)
-    accountant = plans[0].accountant
-    if accountant.notion != "unsliced":
+    difference = difference_of(plans, implementation_delta=implementation_delta)
+    delta_left(delta, plans[0].differing)
+    if plans[0].measure.kind is OverBatches:
         raise ArgumentError(
-            f"accountant {accountant.name!r} averages over batches, which gives no (epsilon, "
-            "delta); use worst_case, log_moment or amplified"
+            "a claim that averages over batches gives no (epsilon, delta); plan for "
+            "Guarantee.guess(...), or with worst_case, log_moment or amplified"
         )
-    return epsilon_at(
-        costs_by_order(secret_cost, plans),
-        delta=delta_left(delta, plans[0].differing),
-        implementation_delta=implementation_delta,
-    )
+    return epsilon_at(difference, delta)
 
 
 def record_epsilon(
@@ -362,55 +362,30 @@ def record_epsilon(
 ) -> float:
     """Find the smallest epsilon of (epsilon, delta)-differential privacy for replacing one record.
 
-    Guarantee: as `secret_epsilon` and `record_cost`; computed without optional packages.
+    Guarantee: as `secret_epsilon` and `record_difference`.
     """
-    check_together(plans)
-    return epsilon_at(
-        costs_by_order(record_cost, plans), delta=delta, implementation_delta=implementation_delta
-    )
+    return epsilon_at(record_difference(plans, implementation_delta=implementation_delta), delta)
 
 
-def costs_by_order(
-    cost: Callable[[Sequence[TrainingPlan], float], float], plans: Sequence[TrainingPlan]
-) -> dict[float, float]:
-    """Compute `secret_cost` or `record_cost` at the plans' order and at those of a grid.
+def epsilon_at(difference: RunDifference, delta: float) -> float:
+    """Find the smallest epsilon at a delta; infinite if there is none."""
+    check_between(0, 1, delta=delta)
+    measure = Measure.epsilon_delta(delta=float(delta))
+    return measure.cost(attrs.evolve(difference, near_delta=float(delta)), 1.0)
 
-    Infinite at orders where the cost leaves the range of the numbers.
+
+def costs_by_order(plans: Sequence[TrainingPlan]) -> dict[float, float]:
+    """Compute the cost for the declared secret at the plans' order and at those of a grid.
+
+    If the distribution of the number of differing records leaves out a tail, these are the costs
+    given that the tail does not occur. Infinite at orders where the cost leaves the range of the
+    numbers.
     """
+    difference = difference_of(plans)
     costs = {}
-    for order in {*ORDERS, plans[0].order}:
+    for order in {*ORDERS, plans[0].measure.order}:
         try:
-            costs[order] = cost(plans, order)
+            costs[order] = difference.divergence(order, 1.0)
         except CalibrationError:
             costs[order] = math.inf
     return costs
-
-
-def epsilon_at(costs: Mapping[float, float], *, delta: float, implementation_delta: float) -> float:
-    r"""Smallest epsilon at `delta` from Rényi bounds by order, for noise that is not ideal.
-
-    If ideal noise gives $(\epsilon, \delta')$, noise at total-variation distance d of it gives
-    $(\epsilon, \delta' + (1 + e^\epsilon) d)$. Epsilon rises until both hold together.
-
-    Guarantee: the conversion to what is left of delta was evaluated and gives at most the result;
-    infinite if nothing is left.
-
-    >>> round(epsilon_at({4.0: 1.0}, delta=1e-5, implementation_delta=0.0), 9)
-    4.087861629
-    """
-    check_between(0, 1, delta=delta)
-    distance = _wide_share(implementation_delta)
-    epsilon = 0.0
-    for _ in range(_MOST_ROUNDS):
-        left = float(delta)
-        if distance:
-            if epsilon > _LARGEST_EXPONENT:
-                return math.inf
-            left -= (1 + math.exp(epsilon)) * distance * SAFETY
-        if not left > 0:
-            return math.inf
-        needed = min(improved_epsilon_joint(order, cost, left) for order, cost in costs.items())
-        if needed * SAFETY <= epsilon or math.isinf(needed):
-            return max(epsilon, needed)
-        epsilon = needed * SAFETY**2
-    return math.inf

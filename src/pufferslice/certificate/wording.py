@@ -54,6 +54,7 @@ _VIEW_RULES: Final[Mapping[ViewRule, str]] = {
     "order_grid": "the best of many orders",
     "order_optimum": "the best order",
     "direct": "the distances themselves",
+    "loss_distribution": "the privacy-loss distribution",
 }
 
 
@@ -206,7 +207,7 @@ def _training_parts(statement: TrainingStatement) -> list[str]:
 
 
 def _first_training_lines(statement: TrainingStatement) -> FirstLines:
-    """Write three lines about runs: the secret, what a single record gets, and the noise."""
+    """Write four lines about runs: the secret, right guesses, any single record, the noise."""
     runs, record = statement.runs, statement.one_record
     differing = "; ".join(dict.fromkeys(differing_words(run.differing) for run in runs))
     averaged = statement.guarantee.notion == "average_over_batches"
@@ -223,7 +224,7 @@ def _first_training_lines(statement: TrainingStatement) -> FirstLines:
             f"Protected{', on average over batch draws only' if averaged else ''}: from which of "
             f"two worlds the records of {quoted(statement.data)} come ({differing})."
         ),
-        guess="",
+        guess=run_guess_sentence(statement.guess, len(runs)) + doubt_sentence(statement),
         person=f"Any single record: {single}, under the conditions of the certificate.",
         noise=(
             f"Noise on each number of every step: standard deviation {' to '.join(ends)} times the "
@@ -590,15 +591,21 @@ def unsliced_sentence(unsliced: UnslicedPart) -> str:
     )
 
 
-def guess_sentence(guess: float | None) -> str:
+def guess_sentence(guess: float | None, seen: str = "this release", over: str = "releases") -> str:
     """Say how often someone who has narrowed the secret down to two values guesses right."""
     if guess is None or percent_at_most(guess) == percent_at_most(1.0):
-        return "No useful bound on guessing the secret can be stated for the whole release."
+        return f"No useful bound on guessing the secret can be stated for the whole of {seen}."
     return (
         "Someone who has narrowed the secret down to two protected values, both equally likely, "
-        f"and sees only this release guesses right at most {percent_at_most(guess)} of the time, "
-        "on average over releases (coin flip: 50\u00a0%)."
+        f"and sees only {seen} guesses right at most {percent_at_most(guess)} of the time, "
+        f"on average over {over} (coin flip: 50\u00a0%)."
     )
+
+
+def run_guess_sentence(guess: float | None, n_runs: int) -> str:
+    """Say the same of someone who sees training runs."""
+    seen = "this training run" if n_runs == 1 else "these training runs"
+    return guess_sentence(guess, seen, "training runs")
 
 
 def unsliced_first(views: Iterable[ViewPart]) -> list[ViewPart]:

@@ -5,6 +5,7 @@ from pufferslice.claims.epsilon_delta import EpsilonDelta
 from pufferslice.claims.guarantee import Claim, Guarantee, claim_of
 from pufferslice.claims.guess import Guess
 from pufferslice.claims.information import Information
+from pufferslice.claims.measure import Measure
 from pufferslice.claims.renyi import OverBatches, Renyi
 from pufferslice.claims.sliced import Sliced
 from pufferslice.claims.slices import Method
@@ -15,6 +16,7 @@ __all__ = [
     "Guarantee",
     "Guess",
     "Information",
+    "Measure",
     "Method",
     "OverBatches",
     "Renyi",

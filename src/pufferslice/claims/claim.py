@@ -30,6 +30,29 @@ _LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons to try, as shares of the claimed epsilon."""
 
 
+class Outputs(Protocol):
+    """The difference between what two worlds release, under noise of a standard deviation.
+
+    A release has `Full`, training runs have `RunDifference`. Every answer is an upper bound.
+    """
+
+    @property
+    def implementation_delta(self) -> float:
+        """Total variation between what is released and what the bounds are about."""
+
+    def variation(self, noise_std: float) -> float:
+        """Bound the total variation."""
+
+    def delta_curve(self, noise_std: float) -> Callable[[float], float]:
+        """Bound delta as a function of epsilon."""
+
+    def divergence(self, order: float, noise_std: float) -> float:
+        """Bound the Rényi divergence of an order."""
+
+    def mean_square(self, noise_std: float) -> float:
+        """Bound twice the Kullback-Leibler divergence, by the mean squared distance or less."""
+
+
 class Compared(Protocol):
     """The evidence for a claim: the whole output, and its slices if there are any."""
 
@@ -95,7 +118,7 @@ class WholeClaim:
         """Words for the claim after "between the outputs under the two secrets of any pair"."""
 
     @abstractmethod
-    def cost(self, full: Full, noise_std: float) -> float:
+    def cost(self, full: Outputs, noise_std: float) -> float:
         """Compute the cost of the noise, which must be at most the bound of the claim."""
 
     @abstractmethod

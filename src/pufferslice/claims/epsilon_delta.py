@@ -12,7 +12,7 @@ from scipy.special import log_ndtr
 from pufferslice._core.checks import check_at_least, check_between, plain_float
 from pufferslice._core.numbers import at_most, in_full
 from pufferslice._core.search import smallest_epsilon
-from pufferslice.claims.claim import Search, WholeClaim
+from pufferslice.claims.claim import Outputs, Search, WholeClaim
 from pufferslice.claims.slices import (
     SMALLEST_DIRECT_DELTA,
     Method,
@@ -81,7 +81,7 @@ class EpsilonDelta(WholeClaim):
         """Epsilon and delta of the claim itself."""
         return self.epsilon, self.delta
 
-    def cost(self, full: Full, noise_std: float) -> float:
+    def cost(self, full: Outputs, noise_std: float) -> float:
         """Find the smallest epsilon at the claim's delta."""
         return smallest_epsilon(delta_curve(full, noise_std), self.delta, first=self.epsilon)
 
@@ -128,7 +128,7 @@ class EpsilonDelta(WholeClaim):
         return f"({at_most(self.epsilon)}, {in_full(self.delta)})-PP"
 
 
-def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
+def delta_curve(full: Outputs, noise_std: float) -> Callable[[float], float]:
     r"""Bound the delta of what is released, as a function of epsilon.
 
     The distance $\tau$ of the sampled noise from the ideal one adds $(1 + e^\epsilon)\tau$.

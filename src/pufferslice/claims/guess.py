@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from pufferslice._core.checks import check_at_least, check_between, check_count, plain_float
 from pufferslice._core.numbers import percent_at_most
-from pufferslice.claims.claim import Search, WholeClaim
+from pufferslice.claims.claim import Outputs, Search, WholeClaim
 from pufferslice.sensitivity.couplings import Effort, Recipe
 from pufferslice.sensitivity.rows import variations_within
 from pufferslice.sensitivity.sensitivity import Full
@@ -60,7 +60,7 @@ class Guess(WholeClaim):
         """Total variation as epsilon and delta: the delta at epsilon 0."""
         return 0.0, 2 * self.at_most - 1
 
-    def cost(self, full: Full, noise_std: float) -> float:
+    def cost(self, full: Outputs, noise_std: float) -> float:
         """Bound right guesses between two protected, equally likely secrets; 1 if nothing does."""
         return released_guess(full, noise_std)
 
@@ -118,7 +118,7 @@ class Guess(WholeClaim):
         return f"at most {share} right guesses between two values"
 
 
-def released_guess(full: Full, noise_std: float) -> float:
+def released_guess(full: Outputs, noise_std: float) -> float:
     """Bound right guesses between two protected, equally likely secrets; 1 if nothing does."""
     variation = full.variation(noise_std)
     return right_guesses(released_variation(variation, full.implementation_delta))

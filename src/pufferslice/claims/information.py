@@ -8,7 +8,7 @@ import attrs
 
 from pufferslice._core.checks import check_above, plain_float
 from pufferslice._core.numbers import at_most, in_full
-from pufferslice.claims.claim import Search, WholeClaim
+from pufferslice.claims.claim import Outputs, Search, WholeClaim
 from pufferslice.sensitivity.sensitivity import Full
 
 _UP: Final = 1 + 2.0**-50
@@ -49,7 +49,7 @@ class Information(WholeClaim):
         """Squared distance of two points that reveals so many bits."""
         return 2 * math.log(2) * self.bits
 
-    def cost(self, full: Full, noise_std: float) -> float:
+    def cost(self, full: Outputs, noise_std: float) -> float:
         """Compute half the mean squared distance, in bits."""
         return self.mean_square_cost(full.mean_square(noise_std), 0.0)
 

@@ -9,7 +9,7 @@ import attrs
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, plain_float
 from pufferslice._core.numbers import at_most, in_full
-from pufferslice.claims.claim import Search, WholeClaim
+from pufferslice.claims.claim import Outputs, Search, WholeClaim
 from pufferslice.claims.slices import Method, least_slice_noise, slice_divergence
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.sensitivity import Full, Slices
@@ -51,7 +51,7 @@ class Renyi(WholeClaim):
         """Squared distance of two points at which the divergence is epsilon."""
         return 2 * self.epsilon / self.order
 
-    def cost(self, full: Full, noise_std: float) -> float:
+    def cost(self, full: Outputs, noise_std: float) -> float:
         """Bound the divergence of the release."""
         return full.divergence(self.order, noise_std)
 
@@ -150,7 +150,7 @@ class OverBatches(WholeClaim):
         """Squared distance of two points at which the Rényi divergence is epsilon."""
         return 2 * self.epsilon / self.order
 
-    def cost(self, full: Full, noise_std: float) -> float:
+    def cost(self, full: Outputs, noise_std: float) -> float:
         """Refuse: a release draws no batches."""
         del full, noise_std
         raise _only_for_learning()

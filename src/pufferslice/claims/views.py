@@ -17,7 +17,9 @@ from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.renyi import improved_term
 from pufferslice.sensitivity.sensitivity import Full
 
-ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
+ViewRule = Literal[
+    "paper", "improved", "order_grid", "order_optimum", "direct", "loss_distribution"
+]
 
 DEFAULT_DELTAS: Final = (1e-5,)
 """Deltas at which a certificate states views by default."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pufferslice account`: the noise for an epsilon, or the cost of a noise, by every accountant."""
+"""`pufferslice account`: the noise for a claim, or the cost of a noise, by every accountant."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +9,7 @@ from pufferslice.cli.output import Json, answer
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from pufferslice.claims import Claim, Measure
     from pufferslice.learning import DifferingRecords, SamplingDesign
 
 _SAMPLINGS = ("poisson", "without-replacement", "with-replacement")
@@ -24,7 +25,6 @@ def account(
         typer.Option("--batch-size", "--batch", help="Batch size; the expected one for Poisson."),
     ],
     n_steps: Annotated[int, typer.Option("--n-steps", "--steps", help="Noisy steps of the run.")],
-    order: Annotated[float, typer.Option(help="Rényi order, above 1.")],
     exactly: Annotated[
         int | None, typer.Option("--exactly", "--differing", help="Records that differ, exactly.")
     ] = None,
@@ -39,18 +39,27 @@ def account(
     ] = None,
     tail_probability: Annotated[
         float | None,
-        typer.Option(help="How rarely more records may differ; it is part of --delta."),
+        typer.Option(help="How rarely more records may differ; part of --delta or --guess."),
     ] = None,
     failure_probability: Annotated[
         float | None, typer.Option(help="That the tail of --at-most is larger than stated.")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Find the noise for this epsilon.")] = None,
+    guess: Annotated[
+        float | None,
+        typer.Option(help="Find the noise for at most this share of right guesses, as 0.64."),
+    ] = None,
+    bits: Annotated[
+        float | None, typer.Option(help="Find the noise for at most so many bits.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Find the noise for this epsilon, at --order or --delta.")
+    ] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Find the cost of this noise.")
+        float | None,
+        typer.Option(help="Find the cost of this noise: right guesses, or at --order or --delta."),
     ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Also (epsilon, delta), and DP-SGD beside it.")
-    ] = None,
+    order: Annotated[float | None, typer.Option(help="Rényi order of epsilon, above 1.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of epsilon.")] = None,
     n_parameters: Annotated[
         int | None, typer.Option(help="Parameters that are trained, to compare signal and noise.")
     ] = None,
@@ -58,6 +67,7 @@ def account(
 ) -> None:
     """Account for a training run with all accountants side by side. Trains nothing."""
     from pufferslice.baselines import account
+    from pufferslice.claims import Measure
 
     design = _design(n_records, sampling, batch_size)
     differing = _differing(
@@ -68,19 +78,27 @@ def account(
         tail_probability=tail_probability,
         failure_probability=failure_probability,
     )
-    run = account.Run(
-        differing=differing, sampling=design, n_steps=n_steps, order=order, delta=delta
-    )
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ArgumentError(
-            "give either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
-        )
+    run = account.Run(differing=differing, sampling=design, n_steps=n_steps)
+    asked = {"order": order, "delta": delta}
     if noise_multiplier is None:
-        accounts = account.accounts_for_epsilon(run, epsilon or 0.0)
+        target = _target(guess=guess, bits=bits, epsilon=epsilon, **asked)
+        if target is None:
+            raise ArgumentError(
+                "give --guess, --bits or --epsilon, to find the noise, or --noise-multiplier, to "
+                "find the cost"
+            )
+        measure, what = Measure.of(target), f"noise for {target}"
+        accounts = account.accounts_for(run, target)
     else:
-        accounts = account.accounts_for_noise(run, noise_multiplier)
-    table = account.account_table(run, accounts, epsilon=epsilon, n_parameters=n_parameters)
-    answer(table, _prose(table), json=json)
+        if any(bound is not None for bound in (guess, bits, epsilon)):
+            raise ArgumentError(
+                "give either --noise-multiplier, to find the cost, or what the noise is to meet"
+            )
+        target, measure = None, _measure(**asked)
+        what = f"cost of the noise in {measure}"
+        accounts = account.accounts_for_noise(run, noise_multiplier, measure)
+    table = account.account_table(run, accounts, measure, target=target, n_parameters=n_parameters)
+    answer(table, _prose(table, what), json=json)
 
 
 def _differing(n_records: int, **flags: float | None) -> "DifferingRecords":
@@ -118,23 +136,73 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
     return sampling_from_description(design | {"batch_size": int(batch_size)})
 
 
-def _prose(table: dict[str, Any]) -> str:
-    from pufferslice._core.numbers import at_most, in_full
+def _target(
+    *,
+    guess: float | None,
+    bits: float | None,
+    epsilon: float | None,
+    order: float | None,
+    delta: float | None,
+) -> "Claim | None":
+    """Build the claim that the noise is to meet; None if there is none."""
+    from pufferslice.claims import Guarantee
+
+    if sum(bound is not None for bound in (guess, bits, epsilon)) > 1:
+        raise ArgumentError("give one of --guess, --bits and --epsilon: runs are compared at one")
+    if epsilon is not None:
+        if (order is None) == (delta is None):
+            raise ArgumentError("--epsilon goes with either --order or --delta")
+        if delta is not None:
+            return Guarantee.epsilon_delta(epsilon, delta)
+        return Guarantee.unsliced(order=order or 0.0, epsilon=epsilon)
+    if order is not None or delta is not None:
+        raise ArgumentError("--order and --delta go with --epsilon or --noise-multiplier")
+    if guess is not None:
+        return Guarantee.guess(at_most=guess)
+    return None if bits is None else Guarantee.information(bits=bits)
+
+
+def _measure(order: float | None, delta: float | None) -> "Measure":
+    """Choose what the cost of a given noise is stated in: right guesses, if nothing is asked."""
+    from pufferslice.claims import Measure
+
+    if order is not None and delta is not None:
+        raise ArgumentError("give one of --order and --delta: runs are compared at one")
+    if order is not None:
+        return Measure.renyi(order=order)
+    return Measure.guess() if delta is None else Measure.epsilon_delta(delta=delta)
+
+
+def _prose(table: dict[str, Any], what: str) -> str:
+    from pufferslice._core.numbers import at_most, in_full, percent_at_most
     from pufferslice.report.text import text_table
 
-    header = ["accountant", "noise multiplier", "epsilon"]
+    def cost(claim: dict[str, Any]) -> str:
+        if "at_most" in claim:
+            return percent_at_most(claim["at_most"]).replace("\u00a0", " ")
+        return at_most(claim["bits"] if "bits" in claim else claim["epsilon"])
+
+    header = ["", "relation", "noise multiplier", "cost", "right guesses"]
     rows = [header] + [
-        [name, at_most(row["noise_multiplier"]), at_most(row["epsilon"])]
+        [
+            name,
+            row["relation"],
+            at_most(row["noise_multiplier"]),
+            cost(row["claim"]),
+            cost({"at_most": row["guess"]}),
+        ]
         for name, row in table["accountants"].items()
     ]
-    claim = f"at order {table['order']:g}"
+    others = {n: r for n, r in table.get("comparison", {}).items() if "not_applicable" not in r}
+    rows += [
+        [name, row["relation"], at_most(row["noise_multiplier"]), "", ""]
+        for name, row in others.items()
+    ]
+    tail = ""
     if "excess_probability" in table:
-        claim = (
-            f"as (epsilon, delta) with delta {in_full(table['delta'])}, of which "
-            f"{at_most(table['excess_probability'])} is for more differing records"
-        )
+        tail = f"; of that, {at_most(table['excess_probability'])} is for more differing records"
     parts = [
-        f"{table['n_steps']} steps {claim}; {table['differing']}.",
+        f"{table['n_steps']} steps, {what}{tail}.",
         text_table(rows),
         "\n".join(f"{name}: {row['certifies']}" for name, row in table["accountants"].items()),
     ]
@@ -142,32 +210,44 @@ def _prose(table: dict[str, Any]) -> str:
         failure = in_full(table["failure_probability"])
         parts.append(f"The claims hold except with probability {failure}, that of the simulation.")
     parts += [f"{name} does not apply: {why}" for name, why in table["not_applicable"].items()]
-    parts += [_record_prose(table), _signal_prose(table)]
-    if "delta" in table:
-        parts.append(_delta_prose(table))
-    return "\n\n".join(parts)
+    parts += [
+        f"{name} does not apply: {row['not_applicable']}"
+        for name, row in table.get("comparison", {}).items()
+        if "not_applicable" in row
+    ]
+    if others:
+        parts.append(
+            "The rows without a cost protect single records, or groups of them, as well as the "
+            "target says; none of them protects the secret. Where records are added or removed, "
+            "the promise is weaker than where they are replaced."
+        )
+    return "\n\n".join([*parts, _record_prose(table), _signal_prose(table)])
 
 
 def _record_prose(table: dict[str, Any]) -> str:
     from pufferslice._core.numbers import at_most, in_full
 
     records = {name: row["one_record"] for name, row in table["accountants"].items()}
-    delta = next(iter(records.values()))["delta"]
+    if not records:
+        return ""
+    some = next(iter(records.values()))
     title = (
-        f"Protection of any single record with this noise: cost at order {table['order']:g}, "
-        f"and epsilon of differential privacy at delta {in_full(delta)}:"
+        "Any single record, if it is replaced, at this noise: epsilon of differential privacy at "
+        f"delta {in_full(some['delta'])}, and cost at order {in_full(some['order'])}:"
     )
     lines = [title]
     for name, record in records.items():
         epsilon = record["epsilon_at_delta"]
         at_delta = "none" if epsilon is None else at_most(epsilon)
         by = "" if record["accountant"] == name else f" (bounded by {record['accountant']})"
-        lines.append(f"  {name}: {at_most(record['epsilon'])}; {at_delta}{by}")
+        lines.append(f"  {name}: {at_delta}; {at_most(record['epsilon'])}{by}")
     return "\n".join(lines)
 
 
 def _signal_prose(table: dict[str, Any]) -> str:
     rows = {name: row["signal_to_noise"] for name, row in table["accountants"].items()}
+    if not rows:
+        return ""
     n_parameters = next(iter(rows.values()))["n_parameters"]
     where = (
         "in one coordinate (--n-parameters gives all)"
@@ -179,25 +259,4 @@ def _signal_prose(table: dict[str, Any]) -> str:
     for advice in dict.fromkeys(row["advice"] for row in rows.values() if row["advice"]):
         names = ", ".join(name for name, row in rows.items() if row["advice"] == advice)
         lines.append(f"{names}: {advice}")
-    return "\n".join(lines)
-
-
-def _delta_prose(table: dict[str, Any]) -> str:
-    from pufferslice._core.numbers import at_most
-
-    lines = [f"Unsliced epsilon at delta {table['delta']:g}:"]
-    for name, row in table["accountants"].items():
-        ways = (
-            f"{way} {at_most(value)}" if isinstance(value, float) else f"{way}: {value}"
-            for way, value in row["epsilon_at_delta"].items()
-        )
-        lines.append(f"  {name}: {'; '.join(ways)}")
-    if "comparison" in table:
-        lines.append("Differential privacy for the same numbers, which is a different guarantee:")
-    for name, row in table.get("comparison", {}).items():
-        if "not_applicable" in row:
-            lines.append(f"  {name} does not apply: {row['not_applicable']}")
-        else:
-            noise = at_most(row["noise_multiplier_rdp"])
-            lines.append(f"  {name} (protects {row['protects']}): noise multiplier {noise}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from pufferslice._core.checks import check_above, check_between, is_a
 from pufferslice._core.files import parsed_json, pretty_json, read_bytes, write_whole
-from pufferslice.claims import EpsilonDelta
+from pufferslice.claims import Claim, EpsilonDelta, Guess, Information
 from pufferslice.claims.views import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
@@ -38,12 +38,7 @@ from pufferslice.learning import (
     mostly_at_most,
     plan_training,
 )
-from pufferslice.learning.accountants import (
-    ACCOUNTANT_NAMES,
-    Accountant,
-    RunClaim,
-    accountant_named,
-)
+from pufferslice.learning.accountants import ACCOUNTANT_NAMES, Accountant, accountant_named
 from pufferslice.learning.clipping import FlatClipping
 from pufferslice.learning.plan import check_n_steps
 from pufferslice.learning.request import (
@@ -247,30 +242,46 @@ class GuaranteeSection(Table):
     """The claim; it has no defaults."""
 
     accountant: Annotated[str, Word(*ACCOUNTANT_NAMES)] = key(example="log-moment", used=True)
-    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret) or `mean-square`."""
+    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret) or `mean-square`
+    (right guesses and bits only)."""
+    at_most: Number | None = key(None, example=0.64)
+    """A claim of right guesses: the share of right guesses between two values of the secret, both
+    equally likely; above 0.5 and below 1."""
+    bits: Number | None = key(None, example=0.1)
+    """Instead of `at_most`: the most bits of information between two values."""
+    epsilon: Number | None = key(None, example=8.0, used=True)
+    """Instead of `at_most`: the ε that is claimed, above 0; with `order` or `delta`."""
     order: Number | None = key(None, example=8, used=True)
-    """Rényi order, above 1."""
-    epsilon: Number = key(example=8.0, used=True)
-    """The bound that is claimed, above 0."""
+    """Rényi order of `epsilon`, above 1."""
     delta: Number | None = key(None, example=1e-5)
-    """Instead of `order`: an (ε, δ) target, with the order that needs the least noise. Required if
-    [secret] has a `tail_probability`, which is part of it."""
+    """Instead of `order`: the δ of `epsilon`. If [secret] has a `tail_probability`, the claim needs
+    a `delta` or `at_most`, of which that is a part."""
     deltas: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = key(
         DEFAULT_DELTAS, example=[1e-5]
     )
     """Of the (ε, δ) views; default `[1e-5]`."""
 
-    def target(self, accountant: Accountant) -> RunClaim | EpsilonDelta:
+    def target(self, accountant: Accountant) -> Claim:
         """Build the claim that the plan must meet."""
-        check_above(0, epsilon=self.epsilon)
+        bounds = ("at_most", "bits", "epsilon")
+        if len(self.model_fields_set.intersection(bounds)) != 1:
+            raise ArgumentError(f"needs exactly one of {', '.join(bounds)}")
+        if self.epsilon is None and (self.order is not None or self.delta is not None):
+            raise ArgumentError("order and delta belong to epsilon; leave them out")
+        if self.at_most is not None:
+            return Guess(at_most=self.at_most)
+        if self.bits is not None:
+            return Information(bits=self.bits)
+        epsilon = self.epsilon or 0.0
+        check_above(0, epsilon=epsilon)
         if self.delta is not None and self.order is None:
-            return EpsilonDelta(epsilon=self.epsilon, delta=self.delta)
+            return EpsilonDelta(epsilon=epsilon, delta=self.delta)
         if self.order is None or self.delta is not None:
             raise ArgumentError(
                 "needs either order, of a Rényi claim, or delta, of an (epsilon, delta) claim"
             )
         check_above(1, order=self.order)
-        return accountant.claim(order=self.order, epsilon=self.epsilon)
+        return accountant.claim(order=self.order, epsilon=epsilon)
 
     def all_deltas(self) -> tuple[float, ...]:
         """List the deltas of the views; the delta of the claim comes first."""

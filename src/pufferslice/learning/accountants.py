@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Cost of a run: four accountants, in one noise space.
+r"""Costs of a run at Rényi orders: four accountants, in one noise space.
 
 Noise of standard deviation z C is added to the *sum* of per-example gradients clipped at norm C;
 z is the noise multiplier, and nothing here depends on C. Replacing K records of a batch moves the
@@ -7,7 +7,8 @@ sum by at most 2 C K, so a step with K differing records costs $2 \alpha K^2 / z
 momentum and weight decay are post-processing.
 
 The coupling of the two datasets is fixed for the whole run, so a run's cost is a function of the
-number D of differing records: steps add for each D, and the expectation over D comes last.
+number D of differing records: steps add for each D, and the expectation over D comes last. Other
+measures than a Rényi divergence are in `pufferslice.learning.difference`.
 """
 
 import math
@@ -20,7 +21,8 @@ import numpy as np
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_count, check_one_of
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe, smallest_safe_multiplier
-from pufferslice.claims import Claim, OverBatches, Renyi
+from pufferslice.claims import Claim, EpsilonDelta, Guess, Information, OverBatches, Renyi
+from pufferslice.claims.claim import WholeClaim
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.amplification import amplified_by_count, amplified_divergences
 from pufferslice.learning.differing import DifferingRecords
@@ -32,16 +34,32 @@ from pufferslice.learning.moments import (
     costs_by_count,
     log_mean_exp,
 )
+from pufferslice.learning.privacy_loss import PublishedDraws, SecretDraws, StepLoss
 from pufferslice.learning.sampling import Poisson, SamplingDesign, WithoutReplacement
 
 SMALLEST_MULTIPLIER: Final = 1e-100
 LARGEST_MULTIPLIER: Final = 1e100
 """Ends of the range of noise multipliers: beyond them costs would overflow or underflow."""
 
-_WHOLE_RUN: Final = (
-    "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every profile, "
+_CERTIFIES: Final[dict[type[WholeClaim], str]] = {
+    Guess: "At most so many right guesses from all that the run releases, ",
+    Information: "At most so many bits in all that the run releases, ",
+    Renyi: (
+        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
+        "profile, "
+    ),
+    EpsilonDelta: "(epsilon, delta)-Pufferfish privacy of the whole run, unsliced, ",
+}
+"""Beginnings of statements about a run, by the kind of claim."""
+_WHOLE_RUN: Final = tuple(_CERTIFIES)
+_OVER_BATCHES: Final = (
+    "The paper's sa-SRPP only: a mean over batch draws of the divergence given the draw. It does "
+    "not imply SRPP, Rényi Pufferfish privacy or an (epsilon, delta) statement."
 )
-_APPROXIMATE_RUN: Final = "(epsilon, delta)-Pufferfish privacy of the whole run, unsliced, "
+_NO_DRAW: Final = (
+    "The mean is over draws that nobody chose; it says nothing about the draw that happened, "
+    "whoever sees it."
+)
 _SMALLEST_COST: Final = 1e-290
 _LARGEST_COST: Final = 1e290
 
@@ -67,9 +85,9 @@ class WorstCase:
 
     name: ClassVar[str] = "worst_case"
     claim: ClassVar[type[Renyi]] = Renyi
-    notion: ClassVar[str] = Renyi.notion
-    certifies: ClassVar[str] = _WHOLE_RUN + "whatever batches are drawn."
-    draws_may_be_seen: ClassVar[str] = "Anyone may see which records each batch holds."
+    kinds: ClassVar[tuple[type[WholeClaim], ...]] = _WHOLE_RUN
+    scope: ClassVar[str] = "whatever batches are drawn."
+    draws: ClassVar[str] = "Anyone may see which records each batch holds."
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
         """Raise if more records differ than there are; accepts any design and distribution of D."""
@@ -80,48 +98,53 @@ class WorstCase:
     ) -> Floats:
         r"""Cost of a step at each noise multiplier: $2 \alpha\, cap(D)^2 / z^2$."""
         cap = sampling.discrepancy_cap(n_differing)
-        return _shift_costs(order, float(cap) ** 2, _checked_multipliers(noise_multipliers))
+        return _shift_costs(order, float(cap) ** 2, checked_multipliers(noise_multipliers))
+
+    def loss(
+        self, sampling: SamplingDesign, n_differing: int, multiplier: float, tail: float
+    ) -> StepLoss:
+        """Privacy loss of a step whose batch holds as many differing records as it can hold."""
+        del tail
+        return PublishedDraws.certain(2 * sampling.discrepancy_cap(n_differing) / multiplier)
 
 
 @final
 @attrs.frozen
 class MeanSquare:
-    """The mean over batch draws of the cost given the draw: the paper's sa-HUC accounting.
+    r"""The mean over batch draws of the cost given the draw: the paper's sa-HUC accounting.
 
-    It implies neither SRPP nor (epsilon, delta): the cost of a run can be hundreds of times this
-    mean.
-    Needs: a fixed set of differing records.
+    It bounds right guesses and bits: given all batches a run is no easier to tell apart than
+    N(0, 1) and N(R, 1) with $R^2 = \sum_t 4 K_t^2 / z_t^2$, both costs are concave in $R^2$, and so
+    the mean of $R^2$ over data and batches bounds them (Jensen). Of Rényi divergences it is only a
+    mean over batch draws: the cost of a run can be hundreds of times as large, so it implies
+    neither SRPP nor (epsilon, delta); and it needs a fixed set of differing records.
     Source: thm:msHUC_SRPP_SGD.
     """
 
     name: ClassVar[str] = "mean_square"
     claim: ClassVar[type[OverBatches]] = OverBatches
-    notion: ClassVar[str] = OverBatches.notion
-    certifies: ClassVar[str] = (
-        "The paper's sa-SRPP only: a mean over batch draws of the divergence given the draw. It "
-        "does not imply SRPP, Rényi Pufferfish privacy or an (epsilon, delta) statement."
-    )
-    draws_may_be_seen: ClassVar[str] = (
-        "The mean is over draws that nobody chose; it says nothing about the draw that happened, "
-        "whoever sees it."
+    kinds: ClassVar[tuple[type[WholeClaim], ...]] = (Guess, Information, OverBatches)
+    scope: ClassVar[str] = "even if the batch draws are published with the model."
+    draws: ClassVar[str] = (
+        "Anyone may see which records each batch held, if the draws do not depend on the data."
     )
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise unless the set of differing records is fixed."""
+        """Raise if more records differ than there are; accepts any design and distribution of D."""
         sampling.discrepancy_cap(differing.largest)
-        if not differing.is_fixed_set:
-            raise ArgumentError(
-                f"accountant 'mean_square' needs a fixed set of differing records, got: "
-                f"{differing.origin}. Use exactly(n) if the set is fixed, or log_moment, whose "
-                "cost is close to it for small epsilon"
-            )
 
     def step_costs(
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
     ) -> Floats:
         r"""Mean cost of a step at each noise multiplier: $2 \alpha E[K^2] / z^2$."""
         mean_square = sampling.mean_square_discrepancy(n_differing)
-        return _shift_costs(order, mean_square, _checked_multipliers(noise_multipliers))
+        return _shift_costs(order, mean_square, checked_multipliers(noise_multipliers))
+
+    def loss(
+        self, sampling: SamplingDesign, n_differing: int, multiplier: float, tail: float
+    ) -> StepLoss:
+        """Privacy loss of a step with published draws; a mean square has no distribution."""
+        return LogMoment().loss(sampling, n_differing, multiplier, tail)
 
 
 @final
@@ -134,9 +157,9 @@ class LogMoment:
 
     name: ClassVar[str] = "log_moment"
     claim: ClassVar[type[Renyi]] = Renyi
-    notion: ClassVar[str] = Renyi.notion
-    certifies: ClassVar[str] = _WHOLE_RUN + "even if the batch draws are published with the model."
-    draws_may_be_seen: ClassVar[str] = (
+    kinds: ClassVar[tuple[type[WholeClaim], ...]] = _WHOLE_RUN
+    scope: ClassVar[str] = "even if the batch draws are published with the model."
+    draws: ClassVar[str] = (
         "Anyone may see which records each batch held, if the draws do not depend on the data."
     )
 
@@ -151,9 +174,16 @@ class LogMoment:
         all_logs = sampling.discrepancy_log_probabilities(n_differing)
         counts = np.flatnonzero(np.isfinite(all_logs))
         logs = all_logs[counts, None]
-        multipliers = _checked_multipliers(noise_multipliers)
+        multipliers = checked_multipliers(noise_multipliers)
         pieces = np.array_split(multipliers, 1 + len(logs) * len(multipliers) // _ELEMENTS)
         return np.concatenate([_log_moment_costs(order, logs, counts, z) for z in pieces])
+
+    def loss(
+        self, sampling: SamplingDesign, n_differing: int, multiplier: float, tail: float
+    ) -> StepLoss:
+        """Privacy loss of a step with published draws."""
+        logs = sampling.discrepancy_log_probabilities(n_differing)
+        return PublishedDraws.of(multiplier, logs, tail)
 
 
 @final
@@ -167,9 +197,9 @@ class Amplified:
 
     name: ClassVar[str] = "amplified"
     claim: ClassVar[type[Renyi]] = Renyi
-    notion: ClassVar[str] = Renyi.notion
-    certifies: ClassVar[str] = _WHOLE_RUN + "while batch draws and batch sizes stay secret."
-    draws_may_be_seen: ClassVar[str] = (
+    kinds: ClassVar[tuple[type[WholeClaim], ...]] = _WHOLE_RUN
+    scope: ClassVar[str] = "while batch draws and batch sizes stay secret."
+    draws: ClassVar[str] = (
         "Nobody outside may see batch draws, record indices or the realised batch sizes."
     )
 
@@ -188,11 +218,15 @@ class Amplified:
         multipliers = np.asarray(noise_multipliers, dtype=np.float64)
         return np.minimum(amplified_divergences(order, multipliers, logs), log_moments)
 
+    def loss(
+        self, sampling: SamplingDesign, n_differing: int, multiplier: float, tail: float
+    ) -> StepLoss:
+        """Privacy loss of a step with secret draws."""
+        logs = _check_poisson(sampling).discrepancy_log_probabilities(n_differing)
+        return SecretDraws.of(multiplier, logs, tail)
+
 
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified
-
-RunClaim = Renyi | OverBatches
-"""What an accountant says of a whole run: `accountant.claim(order=..., epsilon=...)`."""
 
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = (WorstCase(), MeanSquare(), LogMoment(), Amplified())
 """Accountants, from the most to the least noise."""
@@ -201,9 +235,44 @@ ACCOUNTANT_NAMES: Final = tuple(accountant.name for accountant in ACCOUNTANTS)
 """Names of the accountants in files."""
 
 
-def certifies_up_to_delta(accountant: Accountant) -> str:
-    """Statement that a run by an accountant certifies as (epsilon, delta)."""
-    return _APPROXIMATE_RUN + accountant.certifies.removeprefix(_WHOLE_RUN)
+def certifies(accountant: Accountant, kind: type[WholeClaim]) -> str:
+    """Statement that an accountant certifies about a run by a claim of this kind."""
+    return _OVER_BATCHES if kind is OverBatches else _CERTIFIES[kind] + accountant.scope
+
+
+def draws_may_be_seen(accountant: Accountant, kind: type[WholeClaim]) -> str:
+    """Statement of who may see the batch draws where a claim of this kind is to hold."""
+    return _NO_DRAW if kind is OverBatches else accountant.draws
+
+
+def check_bounds(
+    accountant: Accountant, kind: type[WholeClaim], differing: DifferingRecords
+) -> None:
+    """Raise unless the accountant bounds claims of this kind, for these differing records.
+
+    Only a delta and right guesses may cover a tail that the distribution of D leaves out.
+    """
+    if kind not in accountant.kinds:
+        known = ", ".join(sorted({claim.kind for claim in accountant.kinds}))
+        remedy = (
+            "use Guarantee.unsliced(...), which implies both sliced notions for every profile, or "
+            "Guarantee.guess(...)"
+            if kind is OverBatches
+            else "use Guarantee.guess(...), which mean square bounds; or worst_case, log_moment or "
+            "amplified, which bound this claim"
+        )
+        raise ArgumentError(
+            f"accountant {accountant.name!r} bounds claims of the kinds {known}, not "
+            f"{kind.kind}; {remedy}"
+        )
+    if kind not in {Guess, EpsilonDelta}:
+        differing.check_whole()
+    if kind is OverBatches and not differing.is_fixed_set:
+        raise ArgumentError(
+            f"accountant 'mean_square' needs a fixed set of differing records for a claim on "
+            f"average over batch draws, got: {differing.origin}. Use exactly(n) if the set is "
+            "fixed, or claim right guesses with Guarantee.guess(...)"
+        )
 
 
 def accountant_named(name: str) -> Accountant:
@@ -233,7 +302,8 @@ def cost_by_count(
     """
     check_above(1, order=order)
     accountant.check(sampling, differing)
-    multipliers = _checked_multipliers(noise_multipliers)
+    check_bounds(accountant, accountant.claim, differing)
+    multipliers = checked_multipliers(noise_multipliers)
     distinct, repeats = np.unique(multipliers, return_counts=True)
     costs = _run_costs(accountant, order, sampling, differing, distinct, repeats).costs
     in_range = (costs > _SMALLEST_COST) & (costs < _LARGEST_COST)
@@ -279,7 +349,7 @@ def run_cost(
 ) -> float:
     """Cost of a whole run; `noise_multipliers` has one entry per step.
 
-    Guarantee: `accountant.certifies` holds at `order` with this number.
+    Guarantee: `accountant.claim` holds at `order` with this epsilon, as `certifies` says.
 
     >>> from pufferslice.learning.differing import exactly
     >>> design = Poisson(n_records=50_000, rate=0.01024)
@@ -304,19 +374,18 @@ def calibrate_multiplier(
     within one part in 10^11 of the smallest such multiplier, or in 10^6 if more than 512 numbers of
     differing records can occur.
     """
-    if not target.has_order or target.notion != accountant.notion:
+    if type(target) is not accountant.claim:
         raise ArgumentError(
             f"accountant {accountant.name!r} is calibrated to an order and an epsilon of its own "
-            f"claim, {accountant.notion!r}; got {target}. For (epsilon, delta) use plan_training"
+            f"claim, {accountant.claim.notion!r}; got {target}. For other claims use plan_training"
         )
     order, epsilon = target.reported_order, target.bound
     check_count(1, n_steps=n_steps)
     differing.check_whole()
     accountant.check(sampling, differing)
+    check_bounds(accountant, accountant.claim, differing)
     if not differing.largest:
-        raise CalibrationError(
-            "no record differs, so a run costs nothing at any noise: nothing to calibrate"
-        )
+        raise nothing_differs()
     extremes = np.array([LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER])
     step_costs = accountant.step_costs(order, sampling, differing.largest, extremes)
     least, most = (n_steps * cost for cost in step_costs.tolist())
@@ -367,6 +436,14 @@ def calibrate_multiplier(
         multiplier *= 1 + max(step, min(excess, 1.0))
         step *= 2
     return multiplier
+
+
+def nothing_differs() -> CalibrationError:
+    """Build the error for runs that no secret changes."""
+    return CalibrationError(
+        "no record differs, so a run costs nothing at any noise: there is nothing to calibrate or "
+        "to claim. Declare the records that the secret changes"
+    )
 
 
 def _run_costs(
@@ -478,7 +555,8 @@ def _check_poisson(sampling: SamplingDesign) -> Poisson:
     return sampling
 
 
-def _checked_multipliers(noise_multipliers: Floats) -> Floats:
+def checked_multipliers(noise_multipliers: Floats) -> Floats:
+    """Return a row of noise multipliers; raise unless costs of all of them are floats."""
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     if multipliers.ndim != 1 or not multipliers.size:
         raise ArgumentError(

@@ -193,13 +193,13 @@ class DifferingRecords:
         return attrs.evolve(self, excess_probability=0.0, failure_probability=0.0)
 
     def check_whole(self) -> None:
-        """Raise if some counts were left out: a Rényi claim needs all of them."""
+        """Raise if some counts were left out: Rényi claims and bits need all of them."""
         if self.excess_probability:
             raise ArgumentError(
                 f"more than {self.largest} records differ with probability "
-                f"{self.excess_probability:.3g}, which no Rényi claim covers; claim (epsilon, "
-                "delta) with Guarantee.epsilon_delta(...), in files and commands with a delta, or "
-                "give the whole distribution"
+                f"{self.excess_probability:.3g}, which no Rényi claim covers; claim right guesses "
+                "with Guarantee.guess(...) or (epsilon, delta) with Guarantee.epsilon_delta(...), "
+                "or give the whole distribution"
             )
 
     def folded(self, *, above: int) -> "DifferingRecords":

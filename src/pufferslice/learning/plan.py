@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of a training run: everything that its cost depends on, in one frozen value."""
 
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, Literal, final
 
 import attrs
@@ -15,33 +15,42 @@ from pufferslice._core.checks import (
     check_count,
     check_one_of,
     is_a,
-    plain_float,
 )
-from pufferslice._core.search import SAFETY
-from pufferslice.claims import EpsilonDelta, Guarantee
-from pufferslice.claims.views import ORDERS
-from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice._core.search import SAFETY, smallest_safe
+from pufferslice.claims import Claim, Measure
+from pufferslice.claims.claim import WholeClaim
+from pufferslice.errors import ArgumentError
 from pufferslice.learning.accountants import (
+    LARGEST_MULTIPLIER,
+    SMALLEST_MULTIPLIER,
     Accountant,
-    RunClaim,
+    MeanSquare,
+    WorstCase,
     accountant_named,
     calibrate_multiplier,
-    cost_by_count,
-    mixed_cost,
-    run_cost,
+    check_bounds,
+    nothing_differs,
 )
 from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
+from pufferslice.learning.difference import NoisySteps, RunDifference, measured
 from pufferslice.learning.differing import DifferingRecords
 from pufferslice.learning.sampling import SamplingDesign, sampling_from_description
-from pufferslice.sensitivity.renyi import improved_term
 
 NonFinite = Literal["zero", "stop"]
 
 FORMAT: Final = "pufferslice-training-plan"
-VERSION: Final = 1
+VERSION: Final = 5
 
 MOST_STEPS: Final = 10_000_000
 """Largest number of steps, because a plan lists the noise of every step."""
+
+_CLOSED_FORMS: Final = (WorstCase(), MeanSquare())
+"""Accountants whose costs have all their digits."""
+_ROUGH: Final = 2.0**-8
+_WIDTH: Final = 2.0**-24
+"""Precision of a search by privacy-loss distributions, at first and at last."""
+_ROOM: Final = 1 - 2.0**-36
+"""Share of a bound that is used: the rest is for the distance of drawn noise from ideal noise."""
 
 HYPOTHESES: Final = {
     "fresh-batches": (
@@ -77,7 +86,8 @@ class TrainingPlan:
     noise_multipliers: Floats = attrs.field(converter=locked, eq=same)
     """The effective multiplier of each step, shape (n_steps,)."""
     accountant: Accountant
-    order: float = attrs.field(converter=plain_float)
+    measure: Measure
+    """What the guarantee of the run bounds: right guesses, bits, or an epsilon."""
     block: int | None = None
     """Examples per forward and backward pass; None lets the trainer choose.
 
@@ -92,7 +102,11 @@ class TrainingPlan:
 
     def __attrs_post_init__(self) -> None:
         _check_kinds(self.differing, self.sampling, self.accountant)
-        check_above(1, order=self.order)
+        if not is_a(self.measure, Measure):
+            raise ArgumentError(
+                f"measure must be a value such as Measure.guess() of pufferslice.claims, got "
+                f"{self.measure!r}"
+            )
         if self.block is not None:
             check_count(1, block=self.block)
         check_one_of(("zero", "stop"), non_finite=self.non_finite)
@@ -109,6 +123,7 @@ class TrainingPlan:
                 f"{self.sampling.n_records}; correct the differing records or n_records"
             )
         self.accountant.check(self.sampling, self.differing)
+        check_bounds(self.accountant, self.measure.kind, self.differing)
 
     @property
     def n_steps(self) -> int:
@@ -135,20 +150,22 @@ class TrainingPlan:
         for size in sizes:
             check_count(1, size=size)
 
-    def costs(self) -> Floats:
-        """Cost of the whole run for each possible number of differing records."""
-        return cost_by_count(
-            self.accountant, self.order, self.sampling, self.differing, self.noise_multipliers
-        )
+    @property
+    def steps(self) -> NoisySteps:
+        """The steps of the run, as a difference takes them."""
+        return NoisySteps(self.accountant, self.sampling, self.noise_multipliers)
 
-    def guarantee(self) -> RunClaim:
-        """The guarantee of the whole run; its cost is the epsilon.
+    @property
+    def difference(self) -> RunDifference:
+        """The difference between two worlds of the run, with ideal noise."""
+        return RunDifference(runs=(self.steps,), differing=self.differing)
 
-        Refused for a truncated distribution of differing records; `secret_epsilon` of
-        `pufferslice.certificate` gives its (epsilon, delta).
+    def guarantee(self) -> WholeClaim:
+        """The guarantee of the whole run, with ideal noise; its bound is the cost.
+
+        Rényi claims and bits are refused for a truncated distribution of differing records.
         """
-        epsilon = mixed_cost(self.order, self.costs(), self.differing)
-        return self.accountant.claim(order=self.order, epsilon=epsilon)
+        return measured(self.difference, self.measure)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -163,7 +180,7 @@ class TrainingPlan:
             "n_steps": self.n_steps,
             "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
             "accountant": self.accountant.name,
-            "order": self.order,
+            "claim": self.measure.to_json(),
             # TOML has no null
             **({} if self.block is None else {"block": int(self.block)}),
             "non_finite": self.non_finite,
@@ -189,7 +206,7 @@ class TrainingPlan:
                 clipping=clipping_of(document["clipping"]),
                 noise_multipliers=schedule_of(document["noise_multipliers"], document["n_steps"]),
                 accountant=accountant_named(document["accountant"]),
-                order=document["order"],
+                measure=Measure.from_json(document["claim"]),
                 block=document.get("block"),
                 non_finite=document["non_finite"],
             )
@@ -204,7 +221,7 @@ class TrainingPlan:
     def __repr__(self) -> str:
         return (
             f"TrainingPlan(n_steps={self.n_steps}, sampling={self.sampling.name!r}, "
-            f"accountant={self.accountant.name!r}, order={self.order:g})"
+            f"accountant={self.accountant.name!r}, measure={str(self.measure)!r})"
         )
 
 
@@ -215,44 +232,29 @@ def plan_training(
     clip_norm: float | Clipping,
     n_steps: int,
     accountant: Accountant,
-    target: RunClaim | EpsilonDelta,
+    target: Claim,
     block: int | None = None,
 ) -> TrainingPlan:
     """The plan with the smallest constant noise whose whole run costs at most the target.
 
-    The target is a Rényi claim, or `Guarantee.epsilon_delta(...)`: then the plan has the order, of
-    a grid, that needs the least noise. The distribution of differing records may be truncated only
-    for the second; what it leaves out is subtracted from delta.
-    Guarantee: of a Rényi target, `plan.guarantee().epsilon <= target.epsilon` was evaluated and
-    holds; of the other, the conversion of the plan's cost at its order.
+    The target is a share of right guesses, bits, (epsilon, delta), or a Rényi claim. The
+    distribution of differing records may be truncated for right guesses and (epsilon, delta), whose
+    bounds include what it leaves out.
+    Guarantee: `plan.guarantee().bound <= target.bound` was evaluated and holds.
     """
     check_n_steps(n_steps)
     _check_kinds(differing, sampling, accountant)
-    notion = getattr(target, "notion", target)
-    if notion != accountant.notion:
-        remedy = (
-            "use Guarantee.unsliced(...), which implies both sliced notions for every profile"
-            if accountant.notion == "unsliced"
-            else "use Guarantee.average_over_batches(...), or an accountant that certifies the run "
-            "itself: worst_case, log_moment or amplified"
-        )
-        raise ArgumentError(
-            f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
-            f"{notion!r}; {remedy}"
-        )
-    if target.hockey_stick is None:
-        order = target.reported_order
-        multiplier = calibrate_multiplier(accountant, target, sampling, differing, n_steps)
-    else:
-        epsilon, delta = target.hockey_stick
-        order, multiplier = _best_order(accountant, epsilon, delta, sampling, differing, n_steps)
+    measure = Measure.of(target)
+    check_bounds(accountant, measure.kind, differing)
+    accountant.check(sampling, differing)
+    multiplier = least_multiplier(accountant, target.whole, sampling, differing, n_steps)
     return plan_with_noise(
         differing=differing,
         sampling=sampling,
         clip_norm=clip_norm,
         noise_multipliers=np.full(n_steps, multiplier),
         accountant=accountant,
-        order=order,
+        measure=measure,
         block=block,
     )
 
@@ -271,37 +273,41 @@ def _check_kinds(
             )
 
 
-def _best_order(
+def least_multiplier(
     accountant: Accountant,
-    epsilon: float,
-    delta: float,
+    target: WholeClaim,
     sampling: SamplingDesign,
     differing: DifferingRecords,
     n_steps: int,
-) -> tuple[float, float]:
-    """The order of a grid that needs the least noise for (epsilon, delta), and the noise."""
-    left, given = delta_left(delta, differing), differing.without_excess
-    best: tuple[float, float] | None = None
-    for order in ORDERS:
-        # Less than the target, because (epsilon, delta) statements round up.
-        room = epsilon / SAFETY**4 - improved_term(order, left)
-        if not room > 0:
-            continue
-        if best is not None:
-            noise = np.full(n_steps, best[1])
-            with suppress(CalibrationError):
-                if run_cost(accountant, order, sampling, given, noise) >= room:
-                    continue
-        claim = Guarantee.unsliced(order=order, epsilon=room)
-        multiplier = calibrate_multiplier(accountant, claim, sampling, given, n_steps)
-        if best is None or multiplier < best[1]:
-            best = order, multiplier
-    if best is None:
-        raise CalibrationError(
-            f"no order up to {ORDERS[-1]:g} gives epsilon {epsilon!r} at delta {left:.3g}; "
-            "use a larger epsilon or delta, or a Rényi target of a higher order"
-        )
-    return best
+) -> float:
+    """Find the least multiplier, the same in all steps, at which the run meets the target."""
+    if target.has_order:
+        return calibrate_multiplier(accountant, target, sampling, differing, n_steps)
+    if not differing.largest:
+        raise nothing_differs()
+    if target.hockey_stick is not None:
+        delta_left(target.hockey_stick[1], differing)
+    run = NoisySteps(accountant, sampling, np.ones(n_steps))
+    difference = RunDifference(
+        runs=(run,), differing=differing, near_delta=Measure.of(target).delta
+    )
+    start = math.sqrt(difference.squared_distance(1.0) / target.distance_limit)
+    if accountant in _CLOSED_FORMS:
+        return _searched(target, difference, start=start)
+    rough = attrs.evolve(difference, precision=_ROUGH)
+    start = _searched(target, rough, start=start, width=_ROUGH)
+    return _searched(target, difference, start=start, factor=1 + _ROUGH, width=_WIDTH)
+
+
+def _searched(target: WholeClaim, difference: RunDifference, **precision: float) -> float:
+    """Find the least multiplier at which the difference meets the target, up to a precision."""
+
+    def cost(multiplier: float) -> float:
+        if multiplier < SMALLEST_MULTIPLIER:
+            return math.inf
+        return target.cost(difference, min(multiplier, LARGEST_MULTIPLIER)) - target.free
+
+    return smallest_safe(cost, (target.bound - target.free) * _ROOM, **precision)
 
 
 def delta_left(delta: float, differing: DifferingRecords) -> float:
@@ -331,10 +337,21 @@ def plan_with_noise(
     clip_norm: float | Clipping,
     noise_multipliers: Floats,
     accountant: Accountant,
-    order: float,
+    measure: Measure,
     block: int | None = None,
 ) -> TrainingPlan:
-    """The plan with a given multiplier for every step; its `guarantee` gives the cost."""
+    """The plan with a given multiplier for every step; its `guarantee` gives the cost.
+
+    >>> from pufferslice.claims import Measure
+    >>> from pufferslice.learning import MeanSquare, Poisson, exactly
+    >>> plan = plan_with_noise(
+    ...     differing=exactly(20), sampling=Poisson(n_records=50_000, rate=0.01024), clip_norm=1.0,
+    ...     noise_multipliers=[86.4] * 3_920, accountant=MeanSquare(),
+    ...     measure=Measure.guess(),
+    ... )
+    >>> print(plan.guarantee())
+    at most 64 % right guesses between two values
+    """
     if not isinstance(clip_norm, FlatClipping | LayerClipping):
         clip_norm = FlatClipping(norm=clip_norm)
     return TrainingPlan(
@@ -343,7 +360,7 @@ def plan_with_noise(
         clipping=clip_norm,
         noise_multipliers=noise_multipliers,
         accountant=accountant,
-        order=order,
+        measure=measure,
         block=block,
     )
 
@@ -394,7 +411,7 @@ class SignalToNoise:
         return (
             "Even if all gradients of a batch agreed, their sum would not exceed the noise of a "
             f"step; {outcome}. Use larger batches, fewer trainable parameters, a "
-            "secret that changes fewer records, or a larger epsilon."
+            "secret that changes fewer records, or a weaker claim."
         )
 
     def __str__(self) -> str:
@@ -411,10 +428,11 @@ def signal_to_noise(plan: TrainingPlan, sizes: Sequence[int]) -> SignalToNoise:
     clipping that is $B / (z \sqrt d)$. One parameter gives the ratio in a single coordinate, for a
     signal that is all in it.
 
+    >>> from pufferslice.claims import Measure
     >>> from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
     >>> plan = plan_with_noise(
     ...     differing=exactly(1), sampling=Poisson(n_records=1_000, rate=0.1), clip_norm=3.0,
-    ...     noise_multipliers=[2.0] * 4, accountant=LogMoment(), order=4,
+    ...     noise_multipliers=[2.0] * 4, accountant=LogMoment(), measure=Measure.guess(),
     ... )
     >>> signal_to_noise(plan, [400])  # 100 / (2 * 20)
     SignalToNoise(per_step=2.5, whole_run=5.0)

@@ -35,8 +35,10 @@ KINDS: Final = (
     "logs public.jsonl and internal.jsonl of a training run"
 )
 
-_PUBLIC_NUMBERS: Final = {"step", "n_steps", "spent_epsilon", "epsilon"}
-"""Keys in every row of a public log, beside the notion and the order or delta of the claim."""
+_PUBLIC_NUMBERS: Final = {"step", "n_steps"}
+"""Keys in every row of a public log, beside those of the claim and what is spent of its bound."""
+SPENT: Final = "spent_"
+"""Beginning of the key of what the steps so far cost; the name of the bound follows."""
 _SAME: Final = 1e-9
 
 
@@ -142,8 +144,9 @@ def _log(content: bytes) -> TrainingLog | None:
 
 
 def _is_public_row(row: Mapping[str, Any]) -> bool:
-    has_claim = "notion" in row and _is_number(row.get("order", row.get("delta")))
-    return has_claim and all(_is_number(row.get(key)) for key in _PUBLIC_NUMBERS)
+    spent = [key for key in row if key.startswith(SPENT)]
+    numbers = {*_PUBLIC_NUMBERS, *spent, *(key.removeprefix(SPENT) for key in spent)}
+    return "notion" in row and len(spent) == 1 and all(_is_number(row.get(key)) for key in numbers)
 
 
 def _is_number(value: object) -> bool:
@@ -361,7 +364,7 @@ def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) 
         statement = held.certificate.statement
         if not isinstance(statement, TrainingStatement):
             continue
-        claim = statement.guarantee.to_json()
+        claim, name = statement.guarantee.to_json(), statement.guarantee.whole.bound_name
         n_steps = sum(run.n_steps for run in statement.runs)
         if max(row["step"] for row in log.rows) <= n_steps:
             possible.append(i)
@@ -370,7 +373,7 @@ def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) 
         if not log.internal and all(
             row["n_steps"] == n_steps
             and all(row.get(key) == claim.get(key) for key in ("notion", "order", "delta"))
-            and math.isclose(row["epsilon"], claim["epsilon"], rel_tol=_SAME)
+            and math.isclose(row.get(name, math.inf), claim[name], rel_tol=_SAME)
             for row in log.rows
         ):
             exact.append(i)

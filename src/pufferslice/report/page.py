@@ -19,14 +19,14 @@ from pufferslice._core.display import rounded
 from pufferslice._core.numbers import in_full, percent_at_most
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate.budget_wording import (
-    doubt_sentence,
-    first_lines,
-    limit_sentences,
-    table_rows,
-)
+from pufferslice.certificate.budget_wording import first_lines, limit_sentences, table_rows
 from pufferslice.certificate.sweep import stated_variation
-from pufferslice.certificate.wording import INSECURE, differing_words, guess_sentence
+from pufferslice.certificate.wording import (
+    INSECURE,
+    differing_words,
+    guess_sentence,
+    run_guess_sentence,
+)
 from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError, MissingExtraError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
@@ -103,7 +103,6 @@ def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
             certificate=certificate,
             is_secure=certificate.workflow == "training" or certificate.is_secure,
             lines=first_lines(certificate.statement),
-            doubt=doubt_sentence(certificate.statement),
             guess=right_guesses(variation),
             rows=table_rows(certificate.statement)[:_MOST_ON_A_LABEL],
             n_left=max(0, len(table_rows(certificate.statement)) - _MOST_ON_A_LABEL),
@@ -158,6 +157,9 @@ def _environment() -> jinja2.Environment:
         "differing": differing_words,
         "guesses": _guesses,
         "guess_sentence": lambda variation: guess_sentence(right_guesses(variation)),
+        "run_guess_sentence": lambda variation, n_runs: run_guess_sentence(
+            right_guesses(variation), n_runs
+        ),
         "in_full": in_full,
         "interval": lambda share: f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]",
         "label": label,

@@ -10,14 +10,19 @@ from pufferslice.certificate import Certificate
 from pufferslice.certificate.statement import PlanPart
 from pufferslice.certificate.sweep import stated_variation, what_if_training
 from pufferslice.certificate.wording import doubt_sentence, limit_sentences, record_conditions
+from pufferslice.claims import Guess, Information, Renyi
 from pufferslice.claims.guess import right_guesses
 from pufferslice.learning.plan import HYPOTHESES
-from pufferslice.report.inputs import ReportInputs, TrainingLog
+from pufferslice.report.inputs import SPENT, ReportInputs, TrainingLog
 from pufferslice.report.svg import Series
 from pufferslice.report.text import N_BOUNDS, label
 
 _MOST_POINTS: Final = 300
-_COLUMNS: Final = ("spent_epsilon", "held_out_accuracy", "held_out_loss")
+_COLUMNS: Final = (
+    *(SPENT + claim.bound_name for claim in (Renyi, Guess, Information)),
+    "held_out_accuracy",
+    "held_out_loss",
+)
 _INTERNAL_COLUMNS: Final = ("mean_loss", "held_out_accuracy", "held_out_loss")
 
 
@@ -49,20 +54,21 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
 
 
 def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, Any]:
-    """Compute the noise of a plan at other epsilons; nothing if it has no single noise."""
+    """Compute the noise of a plan at other bounds; nothing if it has no single noise."""
     claim = certificate.guarantee
     points = what_if_training(certificate, claim.bounds_around(N_BOUNDS), progress)
     if not points:
         return {}
-    epsilons = tuple(point.claim.bound for point in points)
+    unit = claim.unit
+    bounds = tuple(unit * point.claim.bound for point in points)
     multipliers = tuple(point.noise_multiplier for point in points)
     guesses = tuple(100 * right_guesses(point.total_variation) for point in points)
     return {
         "sweep": {
             "points": points,
-            "start": epsilons.index(claim.bound),
-            "noise": Series(name="noise", look="first", xs=epsilons, ys=multipliers),
-            "guesses": Series(name="guesses", look="third", xs=epsilons, ys=guesses),
+            "start": bounds.index(unit * claim.bound),
+            "noise": Series(name="noise", look="first", xs=bounds, ys=multipliers),
+            "guesses": Series(name="guesses", look="third", xs=bounds, ys=guesses),
         }
     }
 

@@ -14,10 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pufferslice.certificate import Certificate
+from pufferslice.claims import Claim
 from pufferslice.claims.views import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
-from pufferslice.learning.accountants import RunClaim
 from pufferslice.torch.batches import Batch, Block, joined
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.model_checks import uncompiled
@@ -132,7 +132,7 @@ class PrivateOptimizer(Optimizer):
         """Number of steps taken."""
         return self._trainer.n_taken
 
-    def spent(self) -> RunClaim:
+    def spent(self) -> Claim:
         """What the steps so far cost; see `Trainer.spent`."""
         return self._trainer.spent()
 

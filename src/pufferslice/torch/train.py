@@ -492,13 +492,11 @@ class _Logs:
     ) -> None:
         folder, n_taken = request.output.folder, trainer.n_taken
         self._output, self._trainer, self._metrics = request.output, trainer, metrics
-        # A tail of the differing records is in delta, and no Rényi claim covers it.
+        # A run of a budget states the promise of the whole, and has none of its own to spend.
         self._is_budgeted = isinstance(request.plan, BudgetPlan)
-        self._claim: Claim = (
-            trainer.certificate(deltas=request.deltas).guarantee
-            if request.plan.differing.excess_probability or self._is_budgeted
-            else request.plan.guarantee()
-        )
+        plan_claim = request.plan.guarantee()
+        self._spent_name = f"spent_{plan_claim.bound_name}"
+        self._claim: Claim = trainer.certificate().guarantee if self._is_budgeted else plan_claim
         self._public = RunLog(folder / PUBLIC, internal=False, n_taken=n_taken)
         self._internal = RunLog(folder / INTERNAL, internal=True, n_taken=n_taken)
 
@@ -519,7 +517,7 @@ class _Logs:
     def _add_public_row(self) -> dict[str, float]:
         """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
-        spent = {} if self._is_budgeted else {"spent_epsilon": self._spent()}
+        spent = {} if self._is_budgeted else {self._spent_name: self._trainer.spent().bound}
         self._public.add(
             {
                 "step": self._trainer.n_taken,
@@ -530,12 +528,6 @@ class _Logs:
             }
         )
         return {} if is_public else metrics
-
-    def _spent(self) -> float:
-        if self._claim.hockey_stick is None:
-            return self._trainer.spent().epsilon
-        _, delta = self._claim.hockey_stick
-        return self._trainer.spent_epsilon(delta)
 
 
 def _check_folder(request: TrainingRequest) -> None:

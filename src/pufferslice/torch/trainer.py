@@ -22,10 +22,10 @@ from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
 from pufferslice.certificate.certificate import BudgetPlan
 from pufferslice.certificate.limits import ISOLATED
 from pufferslice.certificate.training import certify_training
+from pufferslice.claims import Claim
 from pufferslice.claims.views import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
-from pufferslice.learning.accountants import RunClaim
 from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.plan import SignalToNoise, signal_to_noise
 from pufferslice.releases import Ledger
@@ -315,7 +315,7 @@ class Trainer:
             self._on_step(report)
         return report
 
-    def spent(self) -> RunClaim:
+    def spent(self) -> Claim:
         """What the steps so far cost.
 
         This is not a claim about a run that may continue, or that stops when the data suggest it:

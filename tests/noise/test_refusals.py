@@ -11,6 +11,7 @@ from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.noise.fit import MOST_FULL, fit_shape
 from pufferslice.noise.sample_size import plan_samples
 from pufferslice.noise.shape import factor, fit_coupled, fit_gaussian, fit_points
+from pufferslice.noise.spending import Spending, measured_noise
 from pufferslice.queries import Ball, contingency_table, summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -165,6 +166,15 @@ FITS = [
     ],
 ]
 
+SPENDING = [
+    Refusal(
+        lambda s=stds: measured_noise(np.eye(2), np.array(s), Spending.none(2)),
+        CalibrationError,
+        "left",
+    )
+    for stds in ([1.0, 0.9], [np.nan, 2.0])
+]
+
 SAMPLE_SIZES = [
     Refusal(lambda: plan(POINTS, JOINT.along(PROFILE), 1.0), ArgumentError, "sampled priors"),
     Refusal(lambda: plan(CLIPPED, JOINT, 1.0), ArgumentError, "FiniteProfile"),
@@ -178,6 +188,6 @@ SAMPLE_SIZES = [
 ]
 
 
-@pytest.mark.parametrize("refusal", [*SHAPES, *FITS, *SAMPLE_SIZES])
+@pytest.mark.parametrize("refusal", [*SHAPES, *FITS, *SPENDING, *SAMPLE_SIZES])
 def test_refused(refusal):
     check_refused(refusal)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.refusal_tables import keywords, positions, refusals
 from tests.refusals import check_refused
+from tests.row_moments import rows_of
 
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import (
@@ -33,6 +34,7 @@ from pufferslice.sensitivity.concentration import (
 )
 from pufferslice.sensitivity.couplings import Recipe, coupled_differences, coupling_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.periods import PeriodDifference, TableSizes
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere, check_profile
 from pufferslice.sensitivity.renyi import aggregate, transport_envelope
 from pufferslice.sensitivity.whitening import Shape
@@ -95,8 +97,15 @@ def equally_weighted(directions):
     return FiniteProfile(directions=directions, weights=[1.0])
 
 
+def period(is_mean):
+    rows = rows_of(shift=[1.0], spread=[[0.0]], spans=[1.0], counts=[1.0, 1.0])
+    sizes = TableSizes(within=0.1, design="stratified", least=10, most=20)
+    return PeriodDifference(rows=rows, is_mean=np.array(is_mean), n_rows=10, sizes=sizes)
+
+
 REFUSED = {
     ArgumentError: [
+        ("period", period, [True, False], []),
         # Profiles.
         ("n_directions", keywords(uniform), {"n_directions": 0}, {"n_directions": 2**31}),
         ("n_sets", keywords(orthogonal), {"n_sets": 0}, {"n_sets": 2**31}),

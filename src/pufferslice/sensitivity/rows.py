@@ -56,7 +56,12 @@ from pufferslice._core.text import listed
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.occupancy import stated_changes
-from pufferslice.scenario.rows import CellMoments, RowDistribution, stated_differing
+from pufferslice.scenario.rows import (
+    CellMoments,
+    DifferingRows,
+    RowDistribution,
+    stated_differing,
+)
 from pufferslice.sensitivity.couplings import Recipe, coupled_ends, least_plan
 from pufferslice.sensitivity.difference import NotOnSpheres
 from pufferslice.sensitivity.flags import MOST_FLAGS, FlagSum
@@ -222,6 +227,15 @@ class RowDifference(NotOnSpheres):
             metric=metric,
             radii=[each.radii for each in layers] or np.zeros((0, 0)),
             layers=[each.moments for each in layers] or np.zeros((0, 0, dim, dim)),
+        )
+
+    def with_differing(self, differing: DifferingRows) -> "RowDifference":
+        """Return the difference of worlds in which other numbers of rows differ."""
+        changes = [differing.between(a, b, len(self.means)) for a, b in self.pairs.tolist()]
+        return attrs.evolve(
+            self,
+            counts=[counts for counts, _ in changes],
+            squares=[squares for _, squares in changes],
         )
 
     @property

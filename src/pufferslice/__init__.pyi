@@ -6,6 +6,10 @@ from pufferslice import errors as errors
 from pufferslice import queries as queries
 from pufferslice.certificate import (
     Certificate as Certificate,
+    Repeated as Repeated,
+    Reserve as Reserve,
+    Training as Training,
+    certify_budget as certify_budget,
     certify_release as certify_release,
     certify_training as certify_training,
     compose as compose,

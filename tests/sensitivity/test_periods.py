@@ -148,7 +148,6 @@ class TestEveryNumberOfRows:
             high=[[1.0, 1.0]],
             shares=np.zeros((3, 0)),
             cell_means=np.zeros((3, 0, 2)),
-            cell_covs=np.zeros((3, 0, 2, 2)),
             coupled=np.zeros((0, 2, 2)),
         )
         tables = table_sizes(50, 50)
@@ -164,7 +163,7 @@ class TestEveryNumberOfRows:
 class TestEnds:
     def test_moments_at_both_ends(self):
         period = random_period(np.random.default_rng(4), table_sizes(100, 400), n_rows=100)
-        moments = period.second_moments()
+        moments = period.second_moments
         assert len(moments) == 2
         alone = random_period(np.random.default_rng(4), table_sizes(100, 100), n_rows=100)
-        assert len(alone.second_moments()) == 1
+        assert len(alone.second_moments) == 1

@@ -25,10 +25,17 @@ from pufferslice._core.files import (
     write_whole,
 )
 from pufferslice._core.text import given
+from pufferslice.certificate.budget_evidence import BudgetEvidence, read_evidence
+from pufferslice.certificate.budget_wording import first_lines, prose_of, table_rows
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.files import read_certificate
-from pufferslice.certificate.statement import ReleaseStatement, Statement, TrainingStatement
-from pufferslice.certificate.wording import INSECURE, first_lines, prose_of, table_rows
+from pufferslice.certificate.statement import (
+    BudgetStatement,
+    ReleaseStatement,
+    Statement,
+    TrainingStatement,
+)
+from pufferslice.certificate.wording import INSECURE
 from pufferslice.claims import Claim
 from pufferslice.errors import ArgumentError, CertificateError, StorageError
 from pufferslice.sensitivity.whitening import Shape
@@ -59,7 +66,7 @@ class Certificate(Shown):
 
     statement: Statement
     """The public statement."""
-    evidence: Evidence | None
+    evidence: Evidence | BudgetEvidence | None
     """The confidential part; None where only the statement is available."""
     signature: Mapping[str, str] | None = None
     """Ed25519 signature of the statement; None if it was not signed."""
@@ -75,25 +82,35 @@ class Certificate(Shown):
 
     @property
     def workflow(self) -> str:
-        """Kind of the certificate: `release` of a query, or `training` for one or several runs."""
+        """Kind of the certificate: `release` of a query, `training` for runs, or `budget`."""
         return self.statement.workflow
 
     @property
     def guarantee(self) -> Claim:
         """Claim of the certificate, with the method of its slices."""
-        if isinstance(self.statement, TrainingStatement):
-            return self.statement.guarantee
-        return self.statement.claim
+        if isinstance(self.statement, ReleaseStatement):
+            return self.statement.claim
+        return self.statement.guarantee
 
     @property
     def released(self) -> ReleaseStatement:
-        """Statement of a release; training runs raise a `CertificateError`."""
-        if isinstance(self.statement, TrainingStatement):
-            raise CertificateError(
-                "this belongs to certificates of a release, and this one is about training runs; "
-                "see statement.runs for their plans, guarantee for their cost"
-            )
-        return self.statement
+        """Statement of a release; training runs and budgets raise a `CertificateError`."""
+        if isinstance(self.statement, ReleaseStatement):
+            return self.statement
+        raise CertificateError(
+            f"this belongs to certificates of a release, and this one is of a {self.workflow}; see "
+            "its statement"
+        )
+
+    @property
+    def budget(self) -> BudgetStatement:
+        """Statement of a budget; others raise a `CertificateError`."""
+        if isinstance(self.statement, BudgetStatement):
+            return self.statement
+        raise CertificateError(
+            f"this belongs to budgets, and this certificate is of a {self.workflow}; certify one "
+            "with certify_budget"
+        )
 
     @property
     def trained(self) -> TrainingStatement:
@@ -142,7 +159,9 @@ class Certificate(Shown):
 
     @property
     def is_secure(self) -> bool:
-        """Whether the noise of a release comes from the operating system's generator."""
+        """Whether the noise of releases comes from the operating system's generator."""
+        if isinstance(self.statement, BudgetStatement):
+            return self.statement.noise.secure
         return self.released.noise.secure
 
     def to_json(self) -> dict[str, Any]:
@@ -158,12 +177,15 @@ class Certificate(Shown):
         return document
 
     def table_rows(self) -> list[dict[str, Any]]:
-        """Return the noise of each statistic, one row each; for training, one row per run."""
+        """Return the noise of each statistic, of each part of a budget, or of each run."""
         return table_rows(self.statement)
 
     @classmethod
     def from_json(
-        cls, document: object, evidence: Evidence | None = None, noise: Floats | None = None
+        cls,
+        document: object,
+        evidence: Evidence | BudgetEvidence | None = None,
+        noise: Floats | None = None,
     ) -> "Certificate":
         """Read the public part; the digest and the version must match.
 
@@ -236,7 +258,7 @@ class Certificate(Shown):
                 "that calibrate or train wrote"
             ) from error
         beside = evidence_path(path)
-        evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
+        evidence = read_evidence(read_bytes(beside, "archive")) if beside.exists() else None
         matrix, noise = None, noise_path(path)
         if b'"whitening_digest"' in content and noise.exists():
             matrix = _matrix_at(noise)
@@ -248,7 +270,7 @@ class Certificate(Shown):
     def sentences(self) -> list[str]:
         """Return the first lines of the statement."""
         sentences = [f"Certificate {self.digest[:16]}", *filter(None, first_lines(self.statement))]
-        if self.workflow == "release" and not self.is_secure:
+        if self.workflow != "training" and not self.is_secure:
             sentences.insert(0, INSECURE)
         return sentences
 
@@ -295,7 +317,9 @@ def _matrix_at(path: Path) -> Floats:
 
 def _shape_beside(statement: Statement, matrix: Floats | None) -> Shape | None:
     """Build the shape of the noise from its file, where the statement has its digest alone."""
-    if matrix is None or statement.workflow == "training" or not statement.noise.shape.is_beside:
+    if not isinstance(statement, ReleaseStatement) or matrix is None:
+        return None
+    if not statement.noise.shape.is_beside:
         return None
     try:
         return Shape.of_packed(matrix, len(statement.scenario.query.names))

@@ -313,6 +313,10 @@ def required_evidence(certificate: Certificate) -> Evidence:
             "statement only: the evidence is not available. Put the .evidence.npz file beside the "
             "certificate; whoever issued it has it"
         )
+    if not isinstance(certificate.evidence, Evidence):
+        raise CertificateError(
+            "this belongs to certificates of a release, and this one is a budget"
+        )
     if certificate.evidence.digest() != certificate.released.evidence_digest:
         raise CertificateError(
             "the evidence does not belong to this statement: its digest differs. Use the "
@@ -510,7 +514,8 @@ def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, 
         if stated is not right:
             yield path, stated, right
     elif isinstance(stated, int | float) and isinstance(right, int | float):
-        if not math.isclose(stated, right, rel_tol=_RELATIVE, abs_tol=0.0):
+        room = 0.0 if isinstance(stated, int) and isinstance(right, int) else _RELATIVE
+        if not math.isclose(stated, right, rel_tol=room, abs_tol=0.0):
             yield path, stated, right
     elif type(stated) is not type(right) or stated != right:
         yield path, stated, right

@@ -111,6 +111,38 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
 }
 """Limits of releases, in the order of a statement; braces hold names to be filled in."""
 
+BUDGET_LIMITS: Final[Mapping[str, str]] = {
+    "named-secret-only": RELEASE_LIMITS["named-secret-only"],
+    "one-budget": (
+        "It covers all outputs under this budget, in any order and chosen after seeing earlier "
+        "ones, and nothing else: another budget or certificate about the same secret is not "
+        "covered. A ledger keeps count."
+    ),
+    "rows-like-these": (
+        "It holds for rows whose mean squared distance under the declared precision is at most "
+        "the stated one, within the public clip ranges. Rows that depend on each other, as those "
+        "of one household do, must be one row."
+    ),
+    "periods-are-fresh": (
+        "The rows of different periods must be independent given the secret: the same households "
+        "asked again are not, and their periods are features of one table. The table of another "
+        "part is made of all rows of these periods, or of rows that are independent of them."
+    ),
+    "noise-from-released-rows": RELEASE_LIMITS["noise-from-released-rows"],
+    "training-follows-plan": (
+        "The claim holds for training runs that follow their plans exactly, under the listed "
+        "hypotheses, and that keep examples apart. Losses, metrics and anything else computed "
+        "from the private data, apart from the noisy gradients, are not covered."
+    ),
+    "evidence-confidential": RELEASE_LIMITS["evidence-confidential"],
+    "noise-not-ideal": (
+        "The noise that is drawn differs slightly from the ideal noise of the bounds. The "
+        "distance, implementation_delta, is part of the stated right guesses."
+    ),
+    "insecure-noise": RELEASE_LIMITS["insecure-noise"],
+}
+"""Limits of budgets, in the order of a statement."""
+
 NOT_STATED: Final[Mapping[str, str]] = {
     "not-of-rows": "The scenario is not one of rows, so its distances do not add up.",
     "person-not-a-row": "A row is not a person here, and what one person adds is not declared.",

@@ -25,7 +25,7 @@ from pufferslice._core.sampler import INTEGER_DELTA, ROUNDING_DELTA
 from pufferslice._core.search import smallest_epsilons
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.statement import ReleaseStatement, TrainingStatement
+from pufferslice.certificate.statement import ReleaseStatement
 from pufferslice.claims import Claim, Guarantee, Method
 from pufferslice.errors import MissingExtraError
 from pufferslice.sensitivity.gaussian import SCALING, GaussianPairs
@@ -112,8 +112,9 @@ def prove(certificate: Certificate) -> Proof:
     Needs: statement and evidence fit together, which `verify` checks before it calls this.
     """
     statement, evidence = certificate.statement, certificate.evidence
-    if evidence is None or isinstance(statement, TrainingStatement):
-        stated, why = "the claim", "training runs and certificates without evidence are not"
+    if not isinstance(evidence, Evidence) or not isinstance(statement, ReleaseStatement):
+        stated = "the claim"
+        why = "training runs, budgets and certificates without evidence are not"
         return Proof(findings=(Finding(stated=stated, outcome="not covered", why=why),))
     noise_std = statement.noise.std
     findings = [

@@ -29,7 +29,13 @@ from pydantic_core import CoreSchema, core_schema
 from pufferslice._core.sampler import OperatingSystemNoise
 from pufferslice._core.search import LARGEST
 from pufferslice._core.text import escaped_texts, shown
-from pufferslice.certificate.limits import CONDITIONS, LIMITS, NOT_STATED, RELEASE_LIMITS
+from pufferslice.certificate.limits import (
+    BUDGET_LIMITS,
+    CONDITIONS,
+    LIMITS,
+    NOT_STATED,
+    RELEASE_LIMITS,
+)
 from pufferslice.claims import Claim, Method, claim_of
 from pufferslice.claims.guarantee import CLAIMS, RELEASE_NOTIONS
 from pufferslice.claims.slices import Rule
@@ -41,12 +47,18 @@ from pufferslice.queries.query import Level
 from pufferslice.queries.ranges import Ball, Box, range_of
 from pufferslice.scenario.distributions import Kind
 from pufferslice.scenario.priors import ONE_RELEASE, Source
+from pufferslice.scenario.rows import shared_secret
 from pufferslice.sensitivity.concentration import BandKind
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 from pufferslice.sensitivity.sensitivity import Envelope, Tails
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
 """Advice to the reader of a statement or evidence that nobody issued."""
+
+_TAGS: Final = frozenset(
+    {"box", "ball", "release", "training", "budget", "table", "reserve", "repeated"}
+)
+"""Parts of a location that name a kind, and no field."""
 
 _REASONS: Final = {
     "missing": "is missing",
@@ -813,16 +825,185 @@ class TrainingStatement(Part):
         return {"the notion must be one that a run can bound": about_runs}
 
 
-Statement = ReleaseStatement | TrainingStatement
-"""Promise of a certificate: about one release, or about training runs."""
+class PartNoise(Part):
+    """The noise with which all features of a part can be released once; its whole precision."""
+
+    kind: Literal["fitted", "diagonal"]
+    """Origin of the covariance: fitted, or fitted coordinate by coordinate."""
+    whitening: Annotated[list[list[Number]], Field(min_length=1)]
+    """Lower triangular matrix U that whitens the features, in scaled coordinates: the declared
+    precision is U'U."""
+    std_by_coordinate: Annotated[list[Positive], Field(min_length=1)]
+    """Standard deviation of each coordinate in the user's units."""
+
+
+class TablePart(Part):
+    """A part of a budget that publishes sums over the rows of one table, or of one each period."""
+
+    kind: Literal["table", "reserve", "repeated"]
+    """Kind of part: one table; a table for features that may be needed later; or a table of fresh
+    rows in every period."""
+    name: Text
+    scenario: ScenarioPart
+    times: Count
+    """Number of periods; 1 unless repeated."""
+    rows: Annotated[list[Count], Field(min_length=2, max_length=2)] | None
+    """Public range of the number of rows of a period; null where the scenario says it."""
+    share: Annotated[float, Field(gt=0, le=1)]
+    mean_square: NonNegative
+    """Mean squared distance of coupled outputs of all periods together."""
+    noise: PartNoise
+
+    def _rules(self) -> dict[str, bool]:
+        names, noise = self.scenario.query.names, self.noise
+        sizes = {len(names), len(noise.std_by_coordinate), *map(len, noise.whitening)}
+        secret, rows = self.scenario.secret, self.rows
+        ranged = self.kind == "repeated" and isinstance(secret, ShareSecret)
+        return {
+            "must be about rows, with one noise for each coordinate": (
+                self.scenario.has_priors("rows") and sizes == {len(noise.whitening)}
+            ),
+            "times belongs to repeated parts": self.times == 1 or self.kind == "repeated",
+            "rows belongs to repeated parts that hide a share, least first": (
+                (rows is not None) == ranged and (rows is None or 2 <= rows[0] <= rows[1])
+            ),
+            "the state of a home cannot be repeated with fresh rows": (
+                self.kind != "repeated" or not isinstance(secret, StateSecret)
+            ),
+        }
+
+
+class TrainingPart(Part):
+    """A part of a budget that trains a model."""
+
+    kind: Literal["training"]
+    name: Text
+    plan: PlanPart
+    share: Annotated[float, Field(gt=0, le=1)]
+    mean_square: NonNegative
+    """Mean squared distance of the noisy sums of coupled runs, over all steps."""
+    signal: Positive
+    """Bound on the ratio of signal to noise over the whole run, for a model with one parameter;
+    with d parameters it is smaller by the root of d."""
+
+
+class BudgetNoise(Part):
+    """How all noise of a budget is drawn."""
+
+    family: Literal["integer_gaussian"]
+    generator: Text
+    secure: bool
+    most_numbers: Count
+    """Most numbers that may be released from tables, which the certificate accounts for."""
+    most_parameters: Count
+    """Most parameters of a trained model."""
+    implementation_delta: Probability
+    """Total variation between all sampled outputs and those that the bound is about."""
+
+    def _rules(self) -> dict[str, bool]:
+        rule = "secure must be true for the generator of the operating system, and for no other"
+        return {rule: self.secure == (self.generator == OperatingSystemNoise.name)}
+
+
+class BudgetStatement(Part):
+    """The statement about all outputs of a budget together."""
+
+    workflow: Literal["budget"]
+    guarantee: Annotated[Claim, _ClaimType]
+    spent: NonNegative
+    """Cost of all outputs together; at most the bound of the guarantee."""
+    mean_square: NonNegative
+    """Mean squared distance of all coupled outputs, in deviations of their noise."""
+    guess: Annotated[float, Field(ge=0.5, le=1)]
+    """Upper bound on right guesses between two protected, equally likely secrets."""
+    information: NonNegative
+    """Upper bound on the information about a pair of protected secrets, in bits."""
+    coupling: Annotated[str, Field(pattern="^(independent|cells:.+)$")]
+    """Coupling of the rows of a change, the same in all parts: `independent`, or `cells:` and the
+    public label by which rows meet."""
+    parts: Annotated[
+        list[Annotated[TablePart | TrainingPart, Field(discriminator="kind")]],
+        Field(min_length=1),
+    ]
+    noise: BudgetNoise
+    one_person: OnePersonPart | None
+    """What all outputs together promise to any one person; null where they promise nothing."""
+    one_person_given_noise: OnePersonPart | None
+    """The same given the noise, which was itself computed from the released rows: no promise."""
+    not_stated: dict[str, Annotated[str, _OneOf(NOT_STATED)]]
+    """Code of why `one_person` is null, where it is."""
+    hypotheses: Distinct[Annotated[str, _OneOf(HYPOTHESES)]]
+    """Codes of the hypotheses that training runs must satisfy; none without training."""
+    limits: SomeDistinct[Annotated[str, _OneOf(BUDGET_LIMITS)]]
+    """Codes of what is not covered."""
+    evidence_digest: Sha256
+    """Salted SHA-256 of the evidence that belongs to the statement."""
+
+    @property
+    def tables(self) -> list[TablePart]:
+        """Parts that publish statistics of rows."""
+        return [part for part in self.parts if isinstance(part, TablePart)]
+
+    @property
+    def runs(self) -> list[TrainingPart]:
+        """Parts that train a model."""
+        return [part for part in self.parts if isinstance(part, TrainingPart)]
+
+    def expected_limits(self) -> list[str]:
+        """Derive the codes of what is not covered from the rest of the statement."""
+        priors = [prior for part in self.tables for prior in part.scenario.priors]
+        repeated = any(part.kind == "repeated" for part in self.tables)
+        present = {
+            "named-secret-only": self.one_person is None,
+            "noise-from-released-rows": any(prior.source == "released_data" for prior in priors),
+            "periods-are-fresh": repeated,
+            "training-follows-plan": bool(self.runs),
+            "insecure-noise": not self.noise.secure,
+        }
+        return [code for code in BUDGET_LIMITS if present.get(code, True)]
+
+    def _rules(self) -> dict[str, bool]:
+        names, tables = [part.name for part in self.parts], self.tables
+        fitted = "noise-from-released-rows" in self.limits
+        person = self.one_person_given_noise if not fitted else self.one_person
+        shares = [Fraction(repr(part.share)) for part in self.parts]
+        return {
+            "the notion must be one that a mean squared distance bounds": (
+                self.guarantee.by_mean_square
+            ),
+            "parts must have different names, and a table among them": (
+                len(set(names)) == len(names) and bool(tables)
+            ),
+            "shares must add up to at most 1": sum(shares) <= 1 + Fraction(1, 2**40),
+            "parts must be about one secret": (
+                len({str(shared_secret(part.scenario.secret.to_json())) for part in tables}) == 1
+            ),
+            "spent must be no more than the claim": self.spent <= self.guarantee.bound,
+            "not_stated must give a reason where one_person is null": (
+                (self.one_person is None) == ("one_person" in self.not_stated)
+                and set(self.not_stated) <= {"one_person"}
+            ),
+            "noise from the released rows promises nothing to one person": person is None,
+            "hypotheses belong to training": bool(self.hypotheses) == bool(self.runs),
+            "limits must be those that follow from the other fields": (
+                self.limits == self.expected_limits()
+            ),
+        }
+
+
+Statement = ReleaseStatement | TrainingStatement | BudgetStatement
+"""Promise of a certificate: about one release, training runs, or a budget of both."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_statement(values: object) -> Statement:
     """Read a statement from JSON values with exactly the fields of its workflow."""
-    if isinstance(values, dict) and values.get("workflow") == "training":
+    workflow = values.get("workflow") if isinstance(values, dict) else None
+    if workflow == "training":
         return checked(TrainingStatement, values, "statement", CertificateError)
+    if workflow == "budget":
+        return checked(BudgetStatement, values, "statement", CertificateError)
     return checked(ReleaseStatement, values, "statement", CertificateError)
 
 
@@ -847,7 +1028,7 @@ def checked(
         for part in first["loc"]:
             if isinstance(part, int):
                 path += f"[{part}]"
-            elif not part.startswith("(") and part not in ("box", "ball", "release", "training"):
+            elif not part.startswith("(") and part not in _TAGS:
                 path += f".{shown(part)}"
         kind = first["type"]
         reason = _REASONS.get(kind) or re.sub(r"^\w+ should", "must", first["msg"])

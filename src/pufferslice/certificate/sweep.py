@@ -22,7 +22,7 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import decided_release, required_evidence
 from pufferslice.certificate.release import CertificateOptions
-from pufferslice.certificate.statement import TrainingStatement
+from pufferslice.certificate.statement import BudgetStatement, TrainingStatement
 from pufferslice.certificate.training import TrainingClaim
 from pufferslice.claims import Claim, Method
 from pufferslice.claims.guess import released_variation, right_guesses
@@ -389,6 +389,8 @@ def stated_variation(certificate: Certificate) -> float:
     statement = certificate.statement
     if isinstance(statement, TrainingStatement):
         return _training_variation(TrainingClaim.read_off(statement))
+    if isinstance(statement, BudgetStatement):
+        return min(1.0, 2 * statement.guess - 1)
     guess = statement.unsliced.guess
     return 1.0 if guess is None else min(1.0, 2 * guess - 1)
 

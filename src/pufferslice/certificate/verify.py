@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification: recompute a certificate from its evidence, and check the relations in it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from pufferslice._core.text import given
+from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
+from pufferslice.certificate.budget import (
+    BudgetOptions,
+    budget_statement,
+    required_budget_evidence,
+)
+from pufferslice.certificate.budget_evidence import broken_budget, difference_of
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import (
     differences,
@@ -17,6 +24,8 @@ from pufferslice.certificate.issue import (
 from pufferslice.certificate.release import CertificateOptions, release_statement
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import (
+    BudgetStatement,
+    ReleaseStatement,
     Statement,
     TrainingStatement,
     read_scenario,
@@ -52,6 +61,25 @@ UNCHECKED_TRAINING: Final = {
     "limits": "which program made the runs, and what that program leaves open",
 }
 """Fields of a training statement that its plans cannot decide, and what remains unknown."""
+
+
+UNCHECKED_BUDGET: Final = {
+    "noise.generator": "which generator releases will use",
+    "noise.secure": "follows from the generator",
+    "parts": "whether all parts were fixed before the first output, as a ledger shows, and whether "
+    "the rows of different periods are independent given the secret",
+    "scenario": "whether the declared secret and queries describe the truth; only their agreement "
+    "with the evidence is checked",
+}
+"""Fields of a budget that the evidence cannot decide, and what remains unknown about each."""
+
+_UNCHECKED: Final = {
+    "release": UNCHECKED,
+    "training": UNCHECKED_TRAINING,
+    "budget": UNCHECKED_BUDGET,
+}
+_RELATIVE: Final = 1e-9
+"""Relative tolerance for the last digits of another machine's eigenvalues."""
 
 
 @final
@@ -97,7 +125,7 @@ def verify(
     certificate: Certificate,
     *,
     public_key: bytes | None = None,
-    scenario: Scenario | None = None,
+    scenario: Scenario | Mapping[str, Scenario] | None = None,
     rigorous: bool = False,
     progress: Progress = silent,
 ) -> Verification:
@@ -106,21 +134,23 @@ def verify(
     With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key. Without
     `scenario` statement and evidence are shown to agree, and no more; with it the evidence itself
     is recomputed from the scenario's data, which takes as long as certifying it; `progress` follows
-    that. With `rigorous` the claim and the unsliced numbers must also be proved in ball arithmetic
-    (`Proof`), which leaves no room for rounding.
+    that. For a budget, `scenario` maps names of its parts to their scenarios. With `rigorous` the
+    claim and the unsliced numbers must also be proved in ball arithmetic (`Proof`), which leaves no
+    room for rounding.
     """
     training = certificate.workflow == "training"
     source = "the plan" if training else "the evidence"
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [] if unsigned is None else [unsigned]
-    unchecked = dict(UNCHECKED_TRAINING if training else UNCHECKED)
-    if not training and certificate.released.total is not None:
+    unchecked = dict(_UNCHECKED[certificate.workflow])
+    stated = certificate.statement
+    if isinstance(stated, ReleaseStatement) and stated.total is not None:
         unchecked["total"] = "whether it was fixed before the first release"
     if public_key is None and certificate.signature is not None:
         unchecked["signature"] = "whose it is, and whether it holds: no public key was given"
     problems += _recomputed_problems(certificate, source)
     if scenario is not None:
-        problems = problems or scenario_problems(certificate, scenario, progress)
+        problems = problems or _problems_of(certificate, scenario, progress)
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
         source = "the data"
     proof = None
@@ -138,6 +168,44 @@ def verify(
     )
 
 
+def _problems_of(
+    certificate: Certificate, scenario: Scenario | Mapping[str, Scenario], progress: Progress
+) -> list[str]:
+    """List what does not hold for a scenario, or for those of some parts of a budget."""
+    if certificate.workflow != "budget" and not isinstance(scenario, Mapping):
+        return scenario_problems(certificate, scenario, progress)
+    if certificate.workflow != "budget" or not isinstance(scenario, Mapping):
+        return ["a budget needs a scenario for each named part, as a mapping; a release needs one"]
+    return [
+        problem
+        for name, each in scenario.items()
+        for problem in part_problems(certificate, name, each)
+    ]
+
+
+def part_problems(certificate: Certificate, name: str, scenario: Scenario) -> list[str]:
+    """List what does not hold for the scenario of one part of a budget, from its own rows."""
+    evidence = required_budget_evidence(certificate)
+    stated = {part.name: part for part in certificate.budget.tables}.get(name)
+    if stated is None:
+        return [
+            f"the budget has no part {quoted(name)} about rows; it has {listed(evidence.tables)}"
+        ]
+    if stated.scenario.to_json() != scenario.description():
+        return [f"part {quoted(name)} was certified for another scenario: its description differs"]
+    known = evidence.confidential[name]["distributions_digest"]
+    if known != scenario.distributions_digest():
+        return [f"part {quoted(name)} was certified for other rows than this scenario has"]
+    fresh = attrs.evolve(
+        evidence, tables={**evidence.tables, name: difference_of(scenario, evidence.coupling)}
+    )
+    recomputed = budget_statement(fresh, BudgetOptions.read_off(certificate.budget))
+    (square,) = (part.mean_square for part in recomputed.tables if part.name == name)
+    if square > stated.mean_square * (1 + _RELATIVE):
+        return [f"the rows of part {quoted(name)} need more noise than the budget states"]
+    return []
+
+
 def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
     statement = certificate.statement
     problems: list[str] = []
@@ -146,6 +214,11 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
         read_statement(statement.to_json())
         if isinstance(statement, TrainingStatement):
             expected = training_statement(TrainingClaim.read_off(statement))
+        elif isinstance(statement, BudgetStatement):
+            budget = required_budget_evidence(certificate)
+            budget.check()
+            problems = broken_budget(budget, statement)
+            expected = budget_statement(budget, BudgetOptions.read_off(statement))
         else:
             evidence = required_evidence(certificate)
             read_scenario(evidence.scenario)

@@ -7,7 +7,7 @@ Labels and all other texts of a statement are escaped, so that none of them can 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_FLOOR, Context
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pufferslice._core.numbers import at_most, in_full, percent_at_most
 from pufferslice._core.text import MOST_SHOWN, listed, quoted, shown
@@ -22,7 +22,6 @@ from pufferslice.certificate.statement import (
     ScenarioPart,
     ShareSecret,
     SizeSecret,
-    Statement,
     StateSecret,
     TrainingStatement,
     UnslicedPart,
@@ -58,7 +57,11 @@ _VIEW_RULES: Final[Mapping[ViewRule, str]] = {
 }
 
 
-def prose_of(statement: Statement, digest: str) -> str:
+OneStatement: TypeAlias = ReleaseStatement | TrainingStatement
+"""Statements that are not about a budget; `budget_wording` has the words of those."""
+
+
+def prose_of(statement: OneStatement, digest: str) -> str:
     """Write the whole statement as text, in the order a reader asks; bounds are rounded up."""
     statement = statement.escaped()
     if isinstance(statement, TrainingStatement):
@@ -101,7 +104,7 @@ class FirstLines(NamedTuple):
     """How much noise is on each number."""
 
 
-def first_lines(statement: Statement) -> FirstLines:
+def first_lines(statement: OneStatement) -> FirstLines:
     """Write a few lines for every reader: the protection, the right guesses, and the noise."""
     statement = statement.escaped()
     if isinstance(statement, TrainingStatement):
@@ -134,7 +137,7 @@ def _privacy(person: OnePersonPart) -> str:
     return f"({epsilon}, {delta})-differential privacy"
 
 
-def doubt_sentence(statement: Statement) -> str:
+def doubt_sentence(statement: OneStatement) -> str:
     """Say what the first lines rest on, after a space: sampling, or noise from released rows."""
     failure = statement.failure_probability
     words = f" All of this holds except with probability {in_full(failure)}." if failure else ""
@@ -146,7 +149,7 @@ def doubt_sentence(statement: Statement) -> str:
     return words
 
 
-def table_rows(statement: Statement) -> list[dict[str, Any]]:
+def table_rows(statement: OneStatement) -> list[dict[str, Any]]:
     """Return the noise of each statistic, or for training a row per run."""
     if isinstance(statement, TrainingStatement):
         return [
@@ -239,7 +242,7 @@ def differing_words(differing: Mapping[str, Any]) -> str:
     return str(differing.get("origin", f"each record differs with probability {chance}"))
 
 
-def limit_sentences(statement: Statement) -> tuple[str, ...]:
+def limit_sentences(statement: OneStatement) -> tuple[str, ...]:
     """Say what a certificate does not cover."""
     if isinstance(statement, TrainingStatement):
         failure = at_most(statement.failure_probability)

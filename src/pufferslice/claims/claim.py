@@ -102,6 +102,17 @@ class WholeClaim:
     def search(self, full: Full) -> Search:
         """Describe the search for the least noise."""
 
+    def mean_square_cost(self, mean_square: float, implementation_delta: float) -> float:
+        """Compute the cost of outputs of which only a mean squared distance is known.
+
+        Refused by claims that need more than that.
+        """
+        del mean_square, implementation_delta
+        raise CalibrationError(
+            f"a mean squared distance bounds right guesses and bits, and not {self}; claim "
+            "Guarantee.guess(at_most=...) or Guarantee.information(bits=...)"
+        )
+
     @property
     @abstractmethod
     def distance_limit(self) -> float:

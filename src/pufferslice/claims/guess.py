@@ -15,6 +15,7 @@ from pufferslice._core.checks import check_at_least, check_between, check_count,
 from pufferslice._core.numbers import percent_at_most
 from pufferslice.claims.claim import Search, WholeClaim
 from pufferslice.sensitivity.couplings import Effort, Recipe
+from pufferslice.sensitivity.rows import variations_within
 from pufferslice.sensitivity.sensitivity import Full
 
 
@@ -62,6 +63,11 @@ class Guess(WholeClaim):
     def cost(self, full: Full, noise_std: float) -> float:
         """Bound right guesses between two protected, equally likely secrets; 1 if nothing does."""
         return released_guess(full, noise_std)
+
+    def mean_square_cost(self, mean_square: float, implementation_delta: float) -> float:
+        """Bound right guesses by two Gaussians at the root mean squared distance (Jensen)."""
+        variation = float(variations_within(np.array(mean_square)))
+        return right_guesses(released_variation(variation, implementation_delta))
 
     def search(self, full: Full) -> Search:
         """Search by twice the advantage over a coin flip."""

@@ -83,6 +83,14 @@ class Poisson:
         d = _checked_differing(self.n_records, n_differing=n_differing)
         return d * self.rate * (1 + (d - 1) * self.rate)
 
+    def mean_square_over(self, mean: float, mean_square: float) -> float:
+        """E[K^2] = q (1 - q) E D + q^2 E D^2 for a random D with these two moments.
+
+        >>> round(Poisson(n_records=50_000, rate=0.01024).mean_square_over(20, 400), 9)
+        0.244645888
+        """
+        return self.rate * (1 - self.rate) * mean + self.rate**2 * mean_square
+
     def description(self) -> dict[str, Any]:
         """The design as JSON values."""
         return {"kind": self.name, "n_records": self.n_records, "rate": self.rate}
@@ -175,6 +183,19 @@ class WithoutReplacement(_FixedSize):
         d = _checked_differing(self.n_records, n_differing=n_differing)
         return float(_mean_squares(self.n_records, d, np.array(self.divisor)))
 
+    def mean_square_over(self, mean: float, mean_square: float) -> float:
+        """E[K^2] for a random D with these two moments.
+
+        (B/N) (N - B)/(N - 1) (E D - E D^2 / N) + (B/N)^2 E D^2.
+
+        >>> design = WithoutReplacement(n_records=50_000, batch_size=512)
+        >>> round(design.mean_square_over(20, 400), 12)
+        0.244568859377
+        """
+        b, n = self.batch_size, self.n_records
+        left = (n - b) / max(1, n - 1)
+        return b / n * left * (mean - mean_square / n) + (b / n) ** 2 * mean_square
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -216,6 +237,16 @@ class WithReplacement(_FixedSize):
         d = _checked_differing(self.n_records, n_differing=n_differing)
         b, n = self.batch_size, self.n_records
         return b * d / n * (1 + (b - 1) * d / n)
+
+    def mean_square_over(self, mean: float, mean_square: float) -> float:
+        """E[K^2] = (B/N) E D + (B^2 - B) E D^2 / N^2 for a random D with these two moments.
+
+        >>> design = WithReplacement(n_records=50_000, batch_size=512)
+        >>> round(design.mean_square_over(20, 400), 12)
+        0.24666112
+        """
+        b, n = self.batch_size, self.n_records
+        return b / n * mean + (b * b - b) * mean_square / n**2
 
 
 SamplingDesign = Poisson | WithoutReplacement | WithReplacement

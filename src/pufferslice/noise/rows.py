@@ -19,7 +19,7 @@ $\mathrm{tr}(B \Sigma) \le \sum_j b_j s_j^2$ if $\Sigma_{jj} \le s_j^2$. $t(b, \
 
 import math
 from collections.abc import Iterator
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 import attrs
 import numpy as np
@@ -180,8 +180,16 @@ def sampling_weights(difference: RowDifference) -> Floats:
     return np.tile(1 / np.maximum(np.mean(variances, axis=0), least), difference.n_periods)
 
 
+class Boxed(Protocol):
+    """A difference that knows what one row can add."""
+
+    @property
+    def boxes(self) -> tuple[Floats, Floats]:
+        """Public boxes, one of which holds what a row adds: low and high ends."""
+
+
 def row_covariance(
-    difference: RowDifference,
+    difference: Boxed,
     covariance: Floats,
     *,
     limit: float = ONE_PERSON,

@@ -149,6 +149,19 @@ class Feature:
         return list(dict.fromkeys(names))
 
 
+_OF_MEANS: Final = ("mean", "rate")
+"""Kinds of features that are divided by the number of rows."""
+
+
+def is_mean_named(name: str) -> bool:
+    """Whether a feature of this name is divided by the number of rows.
+
+    >>> is_mean_named("rate(income = >50K)"), is_mean_named("count(race = Black)")
+    (True, False)
+    """
+    return name.partition("(")[0] in _OF_MEANS
+
+
 def named_feature(
     kind: Literal["mean", "total", "rate", "count"],
     *factors: Source,
@@ -171,7 +184,7 @@ def named_feature(
     where = ", ".join(condition.on(column) for column, condition in cell)
     return Feature(
         name=f"{kind}({' | '.join(filter(None, (numbers, where)))})",
-        is_mean=kind in ("mean", "rate"),
+        is_mean=kind in _OF_MEANS,
         factors=factors,
         cell=cell,
         fills=tuple((c, missing[c]) for c in dict(cell) if missing.get(c) is not None),

@@ -20,7 +20,11 @@ from pufferslice.certificate import Certificate, Verification, verify
 from pufferslice.certificate.certificate import EVIDENCE_SUFFIX
 from pufferslice.certificate.certificate import FORMAT as CERTIFICATE_FORMAT
 from pufferslice.certificate.files import read_audit
-from pufferslice.certificate.statement import TrainingStatement
+from pufferslice.certificate.statement import (
+    BudgetStatement,
+    ReleaseStatement,
+    TrainingStatement,
+)
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.releases.derived import noise_covariance
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
@@ -234,6 +238,8 @@ class ReportInputs:
         statement = self.certificate.statement
         if isinstance(statement, TrainingStatement):
             return statement.data
+        if isinstance(statement, BudgetStatement):
+            return [part.scenario for part in statement.tables]
         return statement.scenario
 
 
@@ -394,7 +400,7 @@ def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
     """Check that a release has the coordinates, claim, range and noise of its certificate."""
     statement, fits = certificate.statement, False
-    if not isinstance(statement, TrainingStatement):
+    if isinstance(statement, ReleaseStatement):
         limits = released.range
         repeated = {
             "names": list(released.names),

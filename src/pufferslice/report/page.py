@@ -19,16 +19,14 @@ from pufferslice._core.display import rounded
 from pufferslice._core.numbers import in_full, percent_at_most
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate.sweep import stated_variation
-from pufferslice.certificate.wording import (
-    INSECURE,
-    differing_words,
+from pufferslice.certificate.budget_wording import (
     doubt_sentence,
     first_lines,
-    guess_sentence,
     limit_sentences,
     table_rows,
 )
+from pufferslice.certificate.sweep import stated_variation
+from pufferslice.certificate.wording import INSECURE, differing_words, guess_sentence
 from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError, MissingExtraError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS

@@ -14,6 +14,7 @@ from pufferslice.audit import Audit
 from pufferslice.baselines import comparison
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.certificate.statement import (
     BallRange,
@@ -130,7 +131,7 @@ def evidence_numbers(
     epsilons = tuple(point.unsliced_epsilon for point in points)
     pairs = pair_costs(certificate)
     profile = slice_profile(certificate)
-    isotropic_std = _isotropic_std(certificate.guarantee, certificate.evidence)
+    isotropic_std = _isotropic_std(certificate.guarantee, required_evidence(certificate))
     return {
         "variation": min(numbers["variation"], points[start].total_variation),
         "of_isotropic": numbers["of_isotropic"] or _shares_of(certificate, isotropic_std),

@@ -592,6 +592,15 @@ def stated_differing(secret: Mapping[str, Any]) -> Differing:
     return size_differing(secret["ratio"], secret["up_to"])
 
 
+_SIZES: Final = ("n_rows", "n_differing", "up_to", "periods")
+"""Facts of a secret in which tables that are about the same secret may differ."""
+
+
+def shared_secret(secret: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all tables about a secret share: whose it is, and which values are hidden."""
+    return {name: value for name, value in secret.items() if name not in _SIZES}
+
+
 def most_rows(secret: Mapping[str, Any]) -> int:
     """The public number of rows of a release; a constant where it is hidden."""
     return int(secret.get("n_rows", HIDDEN_ROWS))

@@ -26,6 +26,7 @@ from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.rows import Design, Differing
 from pufferslice.sensitivity.layers import MOMENT_ERROR
+from pufferslice.sensitivity.person import row_distance
 from pufferslice.sensitivity.rows import Change, RowDifference
 from pufferslice.sensitivity.whitening import Covariance
 
@@ -128,6 +129,17 @@ class PeriodDifference:
         if self.rows.n_periods != 1 or self.is_mean.shape != (self.rows.n_features,):
             raise ArgumentError("a period has one mean or total for each feature")
 
+    @property
+    def boxes(self) -> tuple[Floats, Floats]:
+        """Public boxes, one of which holds what a row adds to the smallest table: both ends."""
+        units = np.where(self.is_mean, self.n_rows / self.sizes.least, 1.0)
+        return self.rows.low * units, self.rows.high * units
+
+    def one_row_distance(self, noise: Covariance) -> float:
+        """Bound how far exchanging one row can move the output, in noise deviations."""
+        return row_distance(noise.covariance, *self.boxes)
+
+    @property
     def second_moments(self) -> Floats:
         """Second moments at both ends of the range, shape (n_matrices, dim, dim); not a bound."""
         matrices = []

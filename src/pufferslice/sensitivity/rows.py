@@ -236,6 +236,7 @@ class RowDifference(NotOnSpheres):
             self,
             counts=[counts for counts, _ in changes],
             squares=[squares for _, squares in changes],
+            trials=[differing.trials] * len(self.pairs),
         )
 
     @property
@@ -477,10 +478,9 @@ class RowDifference(NotOnSpheres):
 
         Of a single feature of two values it is computed as the sum that it is.
         """
-        distances = np.sqrt(self.mean_squares(noise))
-        bounds = np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP)
+        bounds = variations_within(self.mean_squares(noise))
         if self.dim > 1:
-            return np.asarray(bounds)
+            return bounds
         exact = [
             min((each.variation(noise.std, noise.margin) for each in sums), default=1.0)
             for sums in self.sums(noise.shape)
@@ -747,6 +747,12 @@ class _Whitened:
     def _farthest(self, kind: int) -> float:
         rows = self.rows
         return farthest_in_boxes(rows.low, rows.high, rows.means[kind], self.whitening)
+
+
+def variations_within(mean_squares: Floats) -> Floats:
+    """Bound total variation by mean squared distances: two Gaussians, by Jensen's inequality."""
+    distances = np.sqrt(mean_squares)
+    return np.asarray(np.minimum(1.0, erf(distances / (2 * math.sqrt(2))) * _UP))
 
 
 def _stated_changes(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pufferslice.config.budget import BudgetFile
 from pufferslice.config.document import overridden, reference, schema, template, toml_of
 from pufferslice.config.scenario import ScenarioFile, request_of
 from pufferslice.config.starters import STARTERS
 from pufferslice.config.training import TrainingFile
 
-FILES = {"scenario.toml": ScenarioFile, "training.toml": TrainingFile}
+FILES = {"scenario.toml": ScenarioFile, "budget.toml": BudgetFile, "training.toml": TrainingFile}
 
 
 def test_overrides():
@@ -71,7 +72,7 @@ def test_template_with_every_key(name):
     assert max(map(len, text.splitlines())) <= 100
     FILES[name].of(tomllib.loads(text))
     for section, field in schema(FILES[name])["properties"].items():
-        assert f"[{section}]" in text
+        assert f"[{section}]" in text or f"[{section}." in text
         keys = schema(FILES[name])["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
         assert all(f"{key} = " in text for key in keys.get("properties", {}))
 

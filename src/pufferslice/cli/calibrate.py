@@ -12,6 +12,7 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
+    from pufferslice.config.budget import BudgetRequest
     from pufferslice.config.scenario import Request
     from pufferslice.queries.features import Unusual
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def calibrate(
     scenario: Annotated[
         Path | None,
-        typer.Argument(help="A scenario file; left out, scenario.toml in this folder."),
+        typer.Argument(help="A scenario.toml or budget.toml; left out, the one in this folder."),
     ] = None,
     set: Overrides = None,  # noqa: A002 - the name of the flag
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
@@ -47,9 +48,10 @@ def calibrate(
         Path | None, typer.Option(help="With --sweep: write an SVG picture here.")
     ] = None,
 ) -> None:
-    """Find the noise for a scenario and state what it promises. Releases nothing."""
+    """Find the noise for a scenario or a budget and state what it promises. Releases nothing."""
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
+    from pufferslice.config.budget import is_budget, read_budget
     from pufferslice.config.scenario import read_request
     from pufferslice.releases.derived import requested
     from pufferslice.releases.ledger import Ledger
@@ -63,17 +65,21 @@ def calibrate(
         raise ArgumentError("--bounds and --plot are for --sweep")
     if acknowledge_earlier and ledger is None:
         raise ArgumentError("--acknowledge-earlier needs --ledger, which holds those releases")
-    request = read_request(
-        _scenario_here() if scenario is None else scenario, progress_bar, overrides=set
-    )
-    file, options = request.file, request.file.calibration
+    path = _file_here() if scenario is None else scenario
+    if is_budget(path):
+        if sweep or ledger is not None:
+            raise ArgumentError("--sweep and --ledger are for a scenario.toml; leave them out")
+        _answer_budget(read_budget(path, progress_bar, overrides=set), out, json=json)
+        return
+    request = read_request(path, progress_bar, overrides=set)
+    file, claimed, options = request.file, request.claimed, request.file.calibration
     # A wrong name is found before anything is written.
     derived = requested(request.scenario.query.names, **file.derived.arguments())
     earlier: list[str] = []
     if ledger is not None:
         book = Ledger(ledger)
         earlier = book.earlier() if acknowledge_earlier else []
-        if file.guarantee.total is None:
+        if claimed.total is None:
             keys = request.scenario.ledger_keys()
             book.check_free(Grant(certificate="", keys=keys, earlier=tuple(earlier)))
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
@@ -84,15 +90,15 @@ def calibrate(
             guard=options.guard,
             weights=options.weights,
             effort=options.effort,
-            failure_probability=file.guarantee.failure_probability,
+            failure_probability=claimed.failure_probability,
             band=file.prior.band,
             method=request.method,
-            deltas=file.guarantee.deltas,
+            deltas=claimed.deltas,
             noise_std=options.noise_std,
             accuracy=options.accuracy,
             coupling=options.coupling,
             person=options.person,
-            total=file.guarantee.total,
+            total=claimed.total,
             earlier_releases=earlier,
             progress=progress,
         )
@@ -156,16 +162,40 @@ def _numbers(bounds: str) -> list[float]:
         ) from None
 
 
-def _scenario_here() -> Path:
-    """Find the scenario file of the current folder, which the user did not name."""
-    path = Path("scenario.toml")
-    if not path.is_file():
+def _answer_budget(request: "BudgetRequest", out: Path | None, *, json: bool) -> None:
+    """Certify a budget, and print the noise of every part, with and without reserves."""
+    certificate = request.certify()
+    note = "Nothing was written; add --out budget.json to keep the certificate."
+    if out is not None:
+        certificate.save(out)
+        note = f"Written: {out} and, confidential, its evidence beside it."
+    statement = certificate.budget
+    value = {
+        **{name: getattr(statement, name) for name in ("spent", "mean_square", "guess")},
+        **certificate.guarantee.to_json(),
+        "information": statement.information,
+        "coupling": statement.coupling,
+        "one_person": None if statement.one_person is None else statement.one_person.to_json(),
+        "noise": certificate.table_rows(),
+        "certificate": certificate.digest,
+    }
+    answer(value, f"{certificate}\n\n{note}", json=json)
+
+
+def _file_here() -> Path:
+    """Find the scenario or budget file of the current folder, which the user did not name."""
+    found = [path for path in map(Path, ("scenario.toml", "budget.toml")) if path.is_file()]
+    if not found:
         raise ArgumentError(
-            f"there is no {path} in this folder; name a scenario file, or write one with "
-            "`pufferslice init . --template prevalence`"
+            "there is no scenario.toml or budget.toml in this folder; name a file, or write one "
+            "with `pufferslice init . --template prevalence` or `--template budget`"
         )
-    typer.echo(f"Reading {path}", err=True)
-    return path
+    if len(found) > 1:
+        raise ArgumentError(
+            "there are a scenario.toml and a budget.toml in this folder; name the one you mean"
+        )
+    typer.echo(f"Reading {found[0]}", err=True)
+    return found[0]
 
 
 _COPIED: Final = (

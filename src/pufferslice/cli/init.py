@@ -2,11 +2,14 @@
 """`pufferslice init`: commented files to start from."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from pufferslice.cli.output import Json, answer
+
+BUDGET: Final = "budget"
+"""Template of several files."""
 
 
 def init(
@@ -15,7 +18,8 @@ def init(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A short scenario.toml: prevalence, volume, supplier, occupancy or attribute.",
+            help="A short scenario.toml: prevalence, volume, supplier, occupancy or attribute; or "
+            "budget, a budget.toml with its parts.",
         ),
     ] = None,
     json: Json = False,
@@ -25,20 +29,22 @@ def init(
     from pufferslice._core.files import OPEN, make_folder, write_all_new
     from pufferslice.config.document import template as every_key
     from pufferslice.config.scenario import ScenarioFile
-    from pufferslice.config.starters import STARTERS
+    from pufferslice.config.starters import STARTERS, budget_files
     from pufferslice.config.training import TrainingFile
 
     scenario, training = folder / "scenario.toml", folder / "training.toml"
     if template is None:
         texts = {scenario: every_key(ScenarioFile), training: every_key(TrainingFile)}
+    elif template == BUDGET:
+        texts = {folder / name: text for name, text in budget_files().items()}
     else:
-        check_one_of(tuple(STARTERS), template=template)
+        check_one_of((*STARTERS, BUDGET), template=template)
         texts = {scenario: STARTERS[template].text()}
     make_folder(folder)
     write_all_new([(path, text.encode(), OPEN) for path, text in texts.items()])
     lines = [
         f"Written: {', '.join(map(str, texts))}",
-        f"Next: pufferslice calibrate {scenario} --out certificate.json",
+        f"Next: pufferslice calibrate {next(iter(texts))} --out certificate.json",
     ]
     if training in texts:
         lines.append(f"  or: pufferslice train {training}")

@@ -2,11 +2,14 @@
 """`pufferslice verify`: recompute the claim from the evidence."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
+
+if TYPE_CHECKING:
+    from pufferslice.scenario.scenario import Scenario
 
 
 def verify(
@@ -16,7 +19,7 @@ def verify(
     ] = None,
     scenario: Annotated[
         Path | None,
-        typer.Option(help="Recompute everything, also couplings, from this scenario.toml."),
+        typer.Option(help="Recompute everything from this scenario.toml or budget.toml."),
     ] = None,
     rigorous: Annotated[
         bool,
@@ -31,10 +34,15 @@ def verify(
     from pufferslice._core.files import read_bytes
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import verify as recompute
+    from pufferslice.config.budget import is_budget, read_budget
     from pufferslice.config.scenario import read_request
 
     held = Certificate.load(certificate)
-    data = None if scenario is None else read_request(scenario, progress_bar).scenario
+    data: Scenario | dict[str, Scenario] | None = None
+    if scenario is not None and is_budget(scenario):
+        data = read_budget(scenario, progress_bar).scenarios
+    elif scenario is not None:
+        data = read_request(scenario, progress_bar).scenario
     signed_by = None if key is None else read_bytes(key, "key")
     # From data the couplings are looked for again, as long as when they were certified.
     with progress_bar("recomputing couplings") as progress:

@@ -235,9 +235,20 @@ def toml_of(document: Mapping[str, Any]) -> str:
     ]
     for name, section in document.items():
         if isinstance(section, Mapping):
-            lines += ["", f"[{name}]"]
-            lines += [f"{k} = {_toml_value(v)}" for k, v in section.items() if v is not None]
+            lines += _toml_section(name, section)
     return "\n".join(lines) + "\n"
+
+
+def _toml_section(name: str, section: Mapping[str, Any]) -> list[str]:
+    """Write a section, or one for each of its tables if it holds nothing else."""
+    if section and all(isinstance(value, Mapping) for value in section.values()):
+        parts = [_toml_section(f"{name}.{_toml_key(k)}", v) for k, v in section.items()]
+        return [line for part in parts for line in part]
+    return [
+        "",
+        f"[{name}]",
+        *(f"{k} = {_toml_value(v)}" for k, v in section.items() if v is not None),
+    ]
 
 
 def template(file: type[File]) -> str:
@@ -264,9 +275,14 @@ def filled(file: type[File], document: Document, header: str) -> str:
     lines = [f"# {line}".rstrip() for line in header.splitlines()]
     for section, values in document.items():
         field = file.model_fields[section]
-        lines += ["", *_comment(_description(field)), f"[{section}]"]
+        lines += ["", *_comment(_description(field))]
+        keys = _keys(field)
+        if not keys:
+            lines += toml_of({section: values}).splitlines()[1:]
+            continue
+        lines.append(f"[{section}]")
         for name, value in values.items():
-            lines += _described(f"{name} = {_toml_value(value)}", _keys(field)[name])
+            lines += _described(f"{name} = {_toml_value(value)}", keys[name])
     return "\n".join(lines) + "\n"
 
 
@@ -275,7 +291,7 @@ def reference(file: type[File]) -> str:
     lines = ["| section | key | value |", "|---|---|---|"]
     for section, field in file.model_fields.items():
         lines.append(f"| `[{section}]` | | {_description(field)} |")
-        for name, each in _keys(field).items():
+        for name, each in (_keys(field) or _inner_keys(field)).items():
             example = _example(each)
             lines.append(f"| | `{name}` | {_description(each)} Example: `{example}` |")
     return "\n".join(lines) + "\n"
@@ -307,6 +323,12 @@ def _example(field: FieldInfo) -> str:
 def _keys(section: FieldInfo) -> dict[str, FieldInfo]:
     """List a section's keys; none for one with a key per world, which has an example itself."""
     return {} if section.examples else next(_tables(section.annotation)).model_fields
+
+
+def _inner_keys(section: FieldInfo) -> dict[str, FieldInfo]:
+    """List the keys of each table of a section of tables, if they have examples."""
+    keys = next((table.model_fields for table in _tables(section.annotation)), {})
+    return dict(keys) if all(each.examples for each in keys.values()) else {}
 
 
 def _description(field: FieldInfo) -> str:

@@ -1057,7 +1057,7 @@ def claim_name(claim: Claim) -> str:
 
 
 class GuaranteeSection(Table):
-    """The claim; it has no defaults."""
+    """The claim; it has no defaults. Required, but for a part of a budget, which has its own."""
 
     notion: Annotated[str, Word(*RELEASE_NOTIONS)] = key(
         example="unsliced", others=["guess", "joint", "average"], used=True
@@ -1182,7 +1182,7 @@ What one release is, what is protected, and how much. Run it with
     supplier: SupplierSection | None = None
     prior: PriorSection = Field(default_factory=PriorSection)
     profile: ProfileSection = Field(default_factory=ProfileSection)
-    guarantee: GuaranteeSection
+    guarantee: GuaranteeSection | None = None
     calibration: CalibrationSection = Field(default_factory=CalibrationSection)
 
 
@@ -1192,6 +1192,8 @@ class Request:
     """A scenario file, and all that follows from it."""
 
     file: ScenarioFile
+    claimed: GuaranteeSection
+    """Section of the claim."""
     scenario: Scenario
     profile: AnyProfile | None
     """Profile of the slices; None where the claim needs none."""
@@ -1259,24 +1261,46 @@ def read_request(
 
     `overrides` replace keys, each as `section.key=value`.
     """
+    return request_of(overridden(document_at(path), overrides or ()), Path(path).parent, bar)
+
+
+def document_at(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a scenario.toml or budget.toml as a document."""
     try:
-        document = parsed_toml(read_bytes(path, "settings"))
+        return parsed_toml(read_bytes(path, "settings"))
     except ValueError as error:
         raise ArgumentError(
             f"{str(path)!r} is not TOML: {error}. Give a scenario.toml, as `pufferslice init` "
             "writes it; path in its [data] names the table"
         ) from error
-    return request_of(overridden(document, overrides or ()), Path(path).parent, bar)
 
 
 def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
     """Build the request that a document stands for."""
     file = ScenarioFile.of(document)
-    is_released = file.prior.source in {None, "released_data"}
-    query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
+    if file.guarantee is None:
+        raise ArgumentError("[guarantee]: is required")
     target = file.guarantee.target()
+    scenario, table = built_scenario(file, folder, bar)
+    query = scenario.query
     needed = target.is_sliced or "profile" in document
     profile = file.profile.profile(query.dim) if needed else None
+    return Request(
+        file=file,
+        claimed=file.guarantee,
+        scenario=scenario,
+        profile=profile,
+        target=target,
+        table=table,
+    )
+
+
+def built_scenario(
+    file: ScenarioFile, folder: Path, bar: Bar = no_bar
+) -> tuple[Scenario, pa.Table | None]:
+    """Build the scenario of a file, and the table that it was built from, if it was from one."""
+    is_released = file.prior.source in {None, "released_data"}
+    query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
     table: pa.Table | None = None
     numbers: Sequence[float] = ()
     section = _worlds_section(file)
@@ -1307,7 +1331,7 @@ def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
     scenario = file.secret.protected(scenario, numbers)
     if file.prior.kind == "sampled":
         scenario = scenario.with_sampled_priors()
-    return Request(file=file, scenario=scenario, profile=profile, target=target, table=table)
+    return scenario, table
 
 
 def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from pufferslice.config.budget import BudgetFile
 from pufferslice.config.document import Document, filled
 from pufferslice.config.scenario import ScenarioFile
 
@@ -126,3 +127,71 @@ STARTERS: Final[Mapping[str, Starter]] = {
     ),
 }
 """Starters by the section that declares the worlds."""
+
+_YEARBOOK: Final[Document] = {
+    **STARTERS["prevalence"].document,
+    "query": {
+        "distribution": "worlds",
+        "mean": ["age", "hours-per-week"],
+        "rate": [{"column": "income", "equals": ">50K"}],
+        "clip": _CLIP,
+    },
+}
+_PARTS: Final[Mapping[str, tuple[str, Document]]] = {
+    "yearbook.toml": (
+        "A part of budget.toml: the table of the whole year, in one release or several.",
+        _YEARBOOK,
+    ),
+    "monthly.toml": (
+        "A part of budget.toml, with fresh rows every month; how many is in budget.toml.",
+        {
+            **_YEARBOOK,
+            "prevalence": {**_YEARBOOK["prevalence"], "n_rows": 1_350},
+            "query": {
+                "distribution": "worlds",
+                "rate": [{"column": "income", "equals": ">50K"}],
+            },
+        },
+    ),
+    "later.toml": (
+        "A part of budget.toml: what may be needed later, as only what is declared now can be.",
+        {
+            **_YEARBOOK,
+            "query": {
+                "distribution": "worlds",
+                "rate": [
+                    {"column": "education", "equals": "Bachelors"},
+                    {"column": "age", "above": 60},
+                ],
+            },
+        },
+    ),
+}
+
+_BUDGET_HEADER: Final = """\
+Publish in series, under one promise about all outputs together. Run it with
+  pufferslice calibrate budget.toml --out budget.json
+  pufferslice release budget.toml --certificate budget.json --part yearbook \\
+      --ledger office.ledger --out yearbook.json
+  pufferslice release budget.toml january.csv --certificate budget.json --part monthly \\
+      --period 1 --ledger office.ledger --out january.json
+A part can be spent in steps: --only "mean(age)" --spend 0.4, and the rest later. Which statistics
+with which precision may be decided after seeing earlier outputs; the parts themselves may not."""
+
+_BUDGET: Final[Document] = {
+    "claim": {"guess": 0.64},
+    "parts": {
+        "yearbook": {"scenario": "yearbook.toml", "share": 0.2},
+        "monthly": {"scenario": "monthly.toml", "times": 12, "rows": [1_300, 1_400], "share": 0.75},
+        "later": {"scenario": "later.toml", "reserve": True, "share": 0.05},
+    },
+}
+
+
+def budget_files() -> dict[str, str]:
+    """Write the files of a budget to start from, by name; those about rows run as they are."""
+    texts = {"budget.toml": filled(BudgetFile, _BUDGET, _BUDGET_HEADER)}
+    for name, (about, document) in _PARTS.items():
+        sections = {key: part for key, part in document.items() if key != "guarantee"}
+        texts[name] = filled(ScenarioFile, sections, about)
+    return texts

@@ -44,6 +44,7 @@ from pufferslice.learning.accountants import (
     RunClaim,
     accountant_named,
 )
+from pufferslice.learning.clipping import FlatClipping
 from pufferslice.learning.plan import check_n_steps
 from pufferslice.learning.request import (
     OPTIMIZERS,
@@ -304,55 +305,67 @@ What to train, on what, and what must stay protected. Run it with
 It writes into the folder of [output]. After Ctrl-C or a crash the same command resumes."""
 
     data: DataSection
-    secret: SecretSection
+    secret: SecretSection | None = None
     sampling: SamplingSection
     training: TrainingSection
-    guarantee: GuaranteeSection
+    guarantee: GuaranteeSection | None = None
     output: OutputSection
 
 
-def read_training(path: str | os.PathLike[str]) -> TrainingRequest:
-    """Read a training file; the folder and the modules that it names are relative to it."""
-    return training_of(_document(path), Path(path).parent)
+def read_training_file(path: str | os.PathLike[str]) -> TrainingFile:
+    """Read a training file as it is, also one without a claim, as parts of budgets are."""
+    return TrainingFile.of(_document(path))
 
 
-def training_of(document: Document, folder: Path) -> TrainingRequest:
-    """Build the request that a document stands for, with the least noise that meets its claim."""
+def read_training(
+    path: str | os.PathLike[str], plan: TrainingPlan | None = None
+) -> TrainingRequest:
+    """Read a training file; the folder and the modules that it names are relative to it.
+
+    `plan` is that of a budget, for a file that says neither what is hidden nor how much.
+    """
+    return training_of(_document(path), Path(path).parent, plan)
+
+
+def sampling_and_steps(file: TrainingFile) -> tuple[SamplingDesign, int]:
+    """Return how batches are drawn, and how many."""
+    with _in_section("sampling"):
+        design = file.sampling.design(file.data.n_records)
+    with _in_section("training"):
+        return design, file.training.n_steps_of(design)
+
+
+def training_of(
+    document: Document, folder: Path, budgeted: TrainingPlan | None = None
+) -> TrainingRequest:
+    """Build the request that a document stands for, with the least noise that meets its claim.
+
+    A file without a claim follows the plan of a budget.
+    """
     if is_a(document, Mapping) and "format" in document:
         raise ArgumentError(
             "this is a training plan alone: it has neither data nor a model; start from the "
             "training.toml that `pufferslice init` writes"
         )
     file = TrainingFile.of(document)
-    n_records, training, claim = file.data.n_records, file.training, file.guarantee
+    training = file.training
     with _in_section("data"):
         source = DataSource(**file.data.given(("dataset", "name", "n_classes")))
-    with _in_section("secret"):
-        worlds, differing = file.secret.worlds(), file.secret.differing(n_records)
-    with _in_section("sampling"):
-        design = file.sampling.design(n_records)
-    with _in_section("guarantee"):
-        accountant = accountant_named(claim.accountant)
-        target, deltas = claim.target(accountant), claim.all_deltas()
     with _in_section("training"):
         learning = training.learning()
         check_above(0, clip_norm=training.clip_norm)
-        n_steps = training.n_steps_of(design)
-    plan = plan_training(
-        differing=differing,
-        sampling=design,
-        clip_norm=training.clip_norm,
-        n_steps=n_steps,
-        accountant=accountant,
-        target=target,
-    )
+    if budgeted is not None:
+        plan = _checked_plan(file, budgeted)
+        worlds, deltas = None, tuple(DEFAULT_DELTAS)
+    else:
+        plan, worlds, deltas = _claimed_plan(file)
     with _in_section("training"):
         plan = attrs.evolve(plan, block=training.block, non_finite=training.non_finite)
     with _in_section("output"):
         output = Output(
             folder=folder / file.output.folder,
             evaluate_every=(
-                max(1, n_steps // _EVALUATIONS)
+                max(1, plan.n_steps // _EVALUATIONS)
                 if file.output.evaluate_every is None
                 else file.output.evaluate_every
             ),
@@ -368,6 +381,43 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         deltas=deltas,
         source_folder=folder,
     )
+
+
+def _claimed_plan(file: TrainingFile) -> tuple[TrainingPlan, Prevalence | None, tuple[float, ...]]:
+    """Find the plan with the least noise that meets the claim of a file."""
+    if file.secret is None or file.guarantee is None:
+        missing = "secret" if file.secret is None else "guarantee"
+        raise ArgumentError(f"[{missing}]: is required, but for a part of a budget")
+    with _in_section("secret"):
+        worlds, differing = file.secret.worlds(), file.secret.differing(file.data.n_records)
+    design, n_steps = sampling_and_steps(file)
+    with _in_section("guarantee"):
+        accountant = accountant_named(file.guarantee.accountant)
+        target, deltas = file.guarantee.target(accountant), file.guarantee.all_deltas()
+    plan = plan_training(
+        differing=differing,
+        sampling=design,
+        clip_norm=file.training.clip_norm,
+        n_steps=n_steps,
+        accountant=accountant,
+        target=target,
+    )
+    return plan, worlds, deltas
+
+
+def _checked_plan(file: TrainingFile, plan: TrainingPlan) -> TrainingPlan:
+    """Return the plan of a budget; raise unless the file is the one that the budget read."""
+    if file.secret is not None or file.guarantee is not None:
+        raise ArgumentError(
+            "a part of a budget has no [secret] and no [guarantee]; the budget says what is hidden"
+        )
+    ours = *sampling_and_steps(file), FlatClipping(norm=file.training.clip_norm)
+    if ours != (plan.sampling, plan.n_steps, plan.clipping):
+        raise ArgumentError(
+            "the training file has another sampling, clip_norm or number of steps than the budget "
+            "certified; certify the budget again, before its first output"
+        )
+    return plan
 
 
 def write_plan(plan: TrainingPlan, path: str | os.PathLike[str]) -> None:

@@ -30,6 +30,7 @@ from pufferslice.certificate.wording import INSECURE, differing_words, guess_sen
 from pufferslice.claims.guess import right_guesses
 from pufferslice.errors import ArgumentError, MissingExtraError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
+from pufferslice.report.budget import budget_numbers
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
 from pufferslice.report.svg import Axes, ellipse_chart, line_chart, marks
@@ -63,6 +64,8 @@ def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = 
 
         if held.certificate.workflow == "training":
             parts.append(training_numbers(held) | training_sweep(held.certificate, report))
+        elif held.certificate.workflow == "budget":
+            parts.append(budget_numbers(held))
         else:
             numbers = release_numbers(held)
             parts.append(numbers | evidence_numbers(held.certificate, numbers, report))
@@ -75,7 +78,11 @@ def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
     Guarantee: the bytes are the same whether the evidence lies beside the certificates or not.
     """
     inputs = public_inputs(paths)
-    numbers = {"release": release_numbers, "training": training_numbers}
+    numbers = {
+        "release": release_numbers,
+        "training": training_numbers,
+        "budget": budget_numbers,
+    }
     return _rendered(
         "public", inputs, [numbers[held.certificate.workflow](held) for held in inputs]
     )

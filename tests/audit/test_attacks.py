@@ -219,7 +219,7 @@ def test_repeated_releases_never_share_noise(tmp_path):
     target = Guarantee.joint(order=2, epsilon=1.0, profile=LINE)
     values = set()
     for run in range(40):
-        certificate = certify_release(scenario, target, noise=noise)
+        certificate = certify_release(scenario, target, generator=noise)
         released = release(scenario, table.slice(0, 2), certificate, ledger=tmp_path / f"l{run}")
         values.add(int(released.grid_values[0]))
     assert len(values) == 40

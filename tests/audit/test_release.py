@@ -302,9 +302,11 @@ GROUPS_CERTIFICATE = certify_release(GROUPS, JOINT.along(PROFILE))
 def test_an_output_is_a_release_bit_for_bit(tmp_path, claim):
     """The first secret gets the first draws of the stream, as a release does."""
     noise = SeededTestNoise(seed=4)
-    certificate = certify_release(GROUPS, claim, noise=noise)
+    certificate = certify_release(GROUPS, claim, generator=noise)
     assert (certificate.shape is None) == claim.is_sliced
-    released = release(GROUPS, ROWS.slice(0, 2), certificate, ledger=tmp_path / "l", noise=noise)
+    released = release(
+        GROUPS, ROWS.slice(0, 2), certificate, ledger=tmp_path / "l", generator=noise
+    )
     drawn = draw_outputs(GROUPS, certificate, 1, seed=0, noise=noise)
     first = drawn.values["table"]["a"][0]
     # A release rounds its exact value once, an audit at every step.

@@ -221,7 +221,7 @@ def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):
         "bootstrap": certify_release(bootstrap, AVERAGE.along(profile)),
         "gaussian": certify_release(gaussian, JOINT.along(profile)),
         "equal": certify_release(equal, JOINT.along(profile)),
-        "seeded": certify_release(groups, AVERAGE.along(profile), noise=seeded, deltas=()),
+        "seeded": certify_release(groups, AVERAGE.along(profile), generator=seeded, deltas=()),
         "sampled": certify_release(sampled, JOINT.along(profile), failure_probability=0.1),
         "approximate": certify_release(sampled, LOOSE.along(profile), failure_probability=0.1),
         "sphere": certify_release(records, AVERAGE.along(SPHERE), failure_probability=0.1),

@@ -334,12 +334,12 @@ class TestEdited:
 
 def test_released_noise_has_the_stated_covariance(tmp_path):
     scenario, rows = points(), pa.table({"a": [3.0], "b": [1.0]})
-    certificate = certify_release(scenario, TARGETS[0], noise=SeededTestNoise(seed=0))
+    certificate = certify_release(scenario, TARGETS[0], generator=SeededTestNoise(seed=0))
     errors = []
     for seed in range(150):
         noise = SeededTestNoise(seed=seed)
         published = release(
-            scenario, rows, certificate, ledger=tmp_path / f"{seed}.ledger", noise=noise
+            scenario, rows, certificate, ledger=tmp_path / f"{seed}.ledger", generator=noise
         )
         errors.append((published.values - [3.0, 1.0]) / QUERY.scales)
     whitened = np.array(errors) @ certificate.shape.whitening.T / certificate.noise_std

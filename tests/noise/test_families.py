@@ -33,7 +33,7 @@ def points():
 
 
 def test_a_certificate_names_it_and_does_not_call_it_secure():
-    certificate = certify_release(points(), Guarantee.guess(at_most=0.6), noise=Zeros())
+    certificate = certify_release(points(), Guarantee.guess(at_most=0.6), generator=Zeros())
     assert certificate.statement.noise.generator == "zeros"
     assert not certificate.is_secure
     assert "insecure-noise" in certificate.statement.limits
@@ -42,8 +42,8 @@ def test_a_certificate_names_it_and_does_not_call_it_secure():
 
 @pytest.mark.soundness
 def test_a_name_that_is_not_its_own_is_refused(tmp_path):
-    certificate = certify_release(points(), Guarantee.guess(at_most=0.6), noise=Pretender())
+    certificate = certify_release(points(), Guarantee.guess(at_most=0.6), generator=Pretender())
     with pytest.raises(PuffersliceError, match="generator"):
         release(
-            points(), {"x": [0.0]}, certificate, noise=Pretender(), ledger=tmp_path / "a.ledger"
+            points(), {"x": [0.0]}, certificate, generator=Pretender(), ledger=tmp_path / "a.ledger"
         )

@@ -244,7 +244,7 @@ class TestFolders:
 
     @pytest.mark.soundness
     def test_without_a_writable_folder_nothing_is_drawn(self, path, tmp_path, monkeypatch):
-        certificate = certified(GROUPS, noise=SEEDED)
+        certificate = certified(GROUPS, generator=SEEDED)
         certificate.save(tmp_path / "c.json")
         saved = Certificate.load(tmp_path / "c.json")
         noise = Watched(Ledger(path))
@@ -255,12 +255,12 @@ class TestFolders:
         monkeypatch.setattr("pufferslice.releases.marks.check_writable", full)
         for said in ({}, {"spent_marks": tmp_path / "m"}, {"out": tmp_path / "r.json"}):
             with pytest.raises(StorageError, match=r"no spent mark can be left.*spent_marks="):
-                release_a(saved, ledger=path, noise=noise, **said)
+                release_a(saved, ledger=path, generator=noise, **said)
         assert noise.seen == [(1, [])] * 3
         assert not path.exists()
         (tmp_path / "file").touch()
         with pytest.raises(StorageError, match="no spent mark"):
-            release_a(saved, ledger=path, noise=noise, spent_marks=tmp_path / "file")
+            release_a(saved, ledger=path, generator=noise, spent_marks=tmp_path / "file")
 
     def test_where_the_first_is_not_writable_the_second_is_taken(
         self, path, saved, tmp_path, monkeypatch

@@ -76,12 +76,14 @@ def test_a_release_of_a_scenario(address, tmp_path) -> None:
     }
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
     noise = SeededTestNoise(seed=1)
-    certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0), noise=noise)
+    certificate = certify_release(
+        scenario, Guarantee.unsliced(order=4, epsilon=1.0), generator=noise
+    )
     table = pa.table({"x": [0.5, 0.7]})
     out = tmp_path / "a.json"
-    released = release(scenario, table, certificate, ledger=address, noise=noise, out=out)
+    released = release(scenario, table, certificate, ledger=address, generator=noise, out=out)
     with pytest.raises(AlreadyReleasedError):
-        release(scenario, table, certificate, ledger=Ledger(address), noise=noise)
+        release(scenario, table, certificate, ledger=Ledger(address), generator=noise)
     again = release_again(certificate, ledger=address, out=tmp_path / "b.json")
     np.testing.assert_array_equal(released.values, again.values)
     assert Ledger(address).problems() == []

@@ -71,8 +71,8 @@ def released(scenario, rows, certificate=None, **options):
 
 def moved(query):
     scenario = Scenario.from_groups(TABLE, secret="s", query=query)
-    held = certify_release(scenario, WHOLE, noise=SEEDED, deltas=())
-    return released(scenario, A, held, noise=SEEDED, into_range=True)
+    held = certify_release(scenario, WHOLE, generator=SEEDED, deltas=())
+    return released(scenario, A, held, generator=SEEDED, into_range=True)
 
 
 def one_coordinate_of_two():
@@ -145,8 +145,8 @@ REFUSED = {
         ("ball", lambda: moved(summary(mean=["x"]).with_range(Ball([5], 9)))),
         ("two ends", lambda ends: attrs.evolve(RELEASED, moved_into=ends), [[0, 1]]),
         ("two ends", lambda ends: attrs.evolve(RELEASED, moved_into=ends), [[5, 6], [0, 50]]),
-        ("both", lambda: released(GROUPS, A, noise=SEEDED)),
-        ("both", lambda: released(GROUPS, A, certified(GROUPS, noise=SEEDED))),
+        ("both", lambda: released(GROUPS, A, generator=SEEDED)),
+        ("both", lambda: released(GROUPS, A, certified(GROUPS, generator=SEEDED))),
         ("names", lambda names: attrs.evolve(RELEASED, names=names), ("x",)),
         ("names", lambda values: attrs.evolve(RELEASED, values=values), [1.0, np.nan]),
         ("names", lambda: attrs.evolve(RELEASED, grid_values=())),

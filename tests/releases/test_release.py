@@ -129,7 +129,7 @@ def test_a_release_and_its_ledger(certificate, ledger, tmp_path):
 
 def test_intent_before_noise_and_the_result_after(ledger):
     noise = Watched(ledger)
-    release_a(certified(GROUPS, noise=SEEDED), ledger=ledger, noise=noise)
+    release_a(certified(GROUPS, generator=SEEDED), ledger=ledger, generator=noise)
     # The first draw only shows that this machine can draw; it touches nothing.
     assert noise.seen == [(1, []), (2, ["intended"])]
     assert [entry.state for entry in ledger.entries()] == ["published"]
@@ -137,8 +137,8 @@ def test_intent_before_noise_and_the_result_after(ledger):
 
 @pytest.mark.parametrize("scenario", [GROUPS, RESAMPLED, GAUSSIAN], ids=lambda s: s.distribution)
 def test_values_are_the_grid_values_in_the_users_units(scenario, ledger):
-    certificate = certified(scenario, noise=SEEDED)
-    released = release(scenario, rows_of("b"), certificate, ledger=ledger, noise=SEEDED)
+    certificate = certified(scenario, generator=SEEDED)
+    released = release(scenario, rows_of("b"), certificate, ledger=ledger, generator=SEEDED)
     step = certificate.noise_std / SIGMA_INT
     truth = np.array([9.125, 25.0])
     center, scales = scenario.query.center, scenario.query.scales
@@ -153,8 +153,8 @@ def test_values_are_the_grid_values_in_the_users_units(scenario, ledger):
 
 
 def test_intervals_are_in_the_users_units(ledger):
-    certificate = certified(GROUPS, noise=SEEDED)
-    released = release(GROUPS, rows_of("b"), certificate, ledger=ledger, noise=SEEDED)
+    certificate = certified(GROUPS, generator=SEEDED)
+    released = release(GROUPS, rows_of("b"), certificate, ledger=ledger, generator=SEEDED)
     half = 1.959963984540054 * certificate.noise_std * np.array([2.0, 10.0])
     np.testing.assert_allclose(released.intervals[:, 0], released.values - half)
     np.testing.assert_allclose(released.intervals[:, 1], released.values + half)
@@ -185,7 +185,7 @@ def test_released_values_have_the_certified_noise(seed, tmp_path):
     scenario = Scenario.from_groups(table, secret="s", query=query)
     profile = FiniteProfile.uniform(dim=dim, n_directions=3, seed=1)
     target = Guarantee.average(order=2, epsilon=0.5)
-    certificate = certify_release(scenario, target.along(profile), noise=SEEDED, deltas=())
+    certificate = certify_release(scenario, target.along(profile), generator=SEEDED, deltas=())
     errors = []
     for k in range(20):
         released = release(
@@ -193,7 +193,7 @@ def test_released_values_have_the_certified_noise(seed, tmp_path):
             table.slice(2),
             certificate,
             ledger=tmp_path / f"{k}.ledger",
-            noise=SeededTestNoise(seed=1000 * (seed % 997) + k),
+            generator=SeededTestNoise(seed=1000 * (seed % 997) + k),
         )
         errors.append((released.values - means[1]) / released.noise_stds)
     draws = np.concatenate(errors)
@@ -211,8 +211,8 @@ class TestIntoRange:
 
     def released(self, ledger, query=QUERY, target=WHOLE, **options):
         scenario = Scenario.from_groups(TABLE, secret="s", query=query)
-        held = certify_release(scenario, target, noise=SEEDED, deltas=())
-        return release(scenario, rows_of("a"), held, ledger=ledger, noise=SEEDED, **options)
+        held = certify_release(scenario, target, generator=SEEDED, deltas=())
+        return release(scenario, rows_of("a"), held, ledger=ledger, generator=SEEDED, **options)
 
     def test_known_answer(self, ledger, tmp_path):
         """The noise is the same with and without: rates end in [0, 1], spreads at 0."""
@@ -342,7 +342,10 @@ def test_an_existing_file_is_not_overwritten_and_nothing_is_drawn(ledger, tmp_pa
     noise = Watched(ledger)
     with pytest.raises(StorageError, match="cannot write"):
         release_a(
-            certified(GROUPS, noise=SEEDED), ledger=ledger, out=tmp_path / "r.json", noise=noise
+            certified(GROUPS, generator=SEEDED),
+            ledger=ledger,
+            out=tmp_path / "r.json",
+            generator=noise,
         )
     assert (tmp_path / "r.json").read_text() == "mine"
     assert not ledger.path.exists()
@@ -494,9 +497,9 @@ def test_a_secret_that_one_prior_does_not_know_and_no_pair_names():
 
 
 def test_seeded_noise_is_stamped_insecure(ledger, tmp_path):
-    certificate = certified(GROUPS, noise=SEEDED)
+    certificate = certified(GROUPS, generator=SEEDED)
     released = release_a(
-        certificate, ledger=ledger, out=tmp_path / "r.json", noise=SeededTestNoise(seed=9)
+        certificate, ledger=ledger, out=tmp_path / "r.json", generator=SeededTestNoise(seed=9)
     )
     assert not released.secure
     assert str(released).startswith("INSECURE")
@@ -518,7 +521,7 @@ class Pretender:
 @pytest.mark.soundness
 def test_a_generator_that_is_not_secure_cannot_take_the_name_of_one_that_is(certificate, ledger):
     with pytest.raises(ReleaseError):
-        release_a(certificate, ledger=ledger, noise=Pretender())
+        release_a(certificate, ledger=ledger, generator=Pretender())
 
 
 def test_threads_that_release_at_once(tmp_path):
@@ -558,9 +561,9 @@ def released_gaussian(means, values, ledger):
     query = summary(mean=["x"]).with_scales([3.0])
     p, q = (bell([mean], [[1.0]]) for mean in means)
     scenario = worlds(p=p, q=q, query=query)
-    certificate = certified(scenario, profile=LINE, noise=SEEDED)
+    certificate = certified(scenario, profile=LINE, generator=SEEDED)
     rows = pa.table({"x": values})
-    return release(scenario, rows, certificate, ledger=ledger, noise=SEEDED), certificate
+    return release(scenario, rows, certificate, ledger=ledger, generator=SEEDED), certificate
 
 
 @pytest.mark.soundness
@@ -569,8 +572,8 @@ def test_no_value_is_refused_for_its_size(mean, ledger):
     """A refusal of one group and not of another would tell which group it was."""
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [mean, mean, mean + 1.0, mean + 1.0]})
     scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
-    certificate = certified(scenario, profile=LINE, noise=SEEDED)
-    released = release(scenario, table.slice(0, 2), certificate, ledger=ledger, noise=SEEDED)
+    certificate = certified(scenario, profile=LINE, generator=SEEDED)
+    released = release(scenario, table.slice(0, 2), certificate, ledger=ledger, generator=SEEDED)
     assert without_noise(released) == [round(Fraction(mean) / step_of(certificate))]
     assert released.values[0] == pytest.approx(mean, abs=10 * certificate.noise_std)
     assert Release.from_json(json.loads(json.dumps(released.to_json()))) == released
@@ -638,9 +641,9 @@ def test_gaussian_priors_refuse_no_value(ledger, told, expected):
     ).with_scales([1.0, 3.0])
     p, q = bell([1e6 - 1, 4.0], np.eye(2)), bell([1e6 + 1, 6.0], np.eye(2))
     scenario = worlds(p=p, q=q, query=query)
-    certificate = certified(scenario, noise=SEEDED)
+    certificate = certified(scenario, generator=SEEDED)
     rows = pa.table({"told": pa.array([told], pa.string())})
-    released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
+    released = release(scenario, rows, certificate, ledger=ledger, generator=SEEDED)
     step = step_of(certificate)
     exact = [round(Fraction(x) / s / step) for x, s in zip(expected, (1, 3), strict=True)]
     assert without_noise(released) == exact

@@ -91,9 +91,9 @@ def test_a_release_shows_the_digits_that_its_noise_leaves(values):
 
 def test_test_noise_is_marked_in_a_notebook_too(scenario, profile, tmp_path):
     noise = SeededTestNoise(seed=1)
-    certificate = certify_release(scenario, JOINT.along(profile), noise=noise)
+    certificate = certify_release(scenario, JOINT.along(profile), generator=noise)
     rows = made_table().slice(0, 30)
-    released = release(scenario, rows, certificate, ledger=tmp_path / "l.ledger", noise=noise)
+    released = release(scenario, rows, certificate, ledger=tmp_path / "l.ledger", generator=noise)
     for value in (certificate, released):
         assert "<p>INSECURE (seeded test noise, never publish)</p>" in value._repr_html_()
 

@@ -65,7 +65,7 @@ def test_a_label_is_about_one_certificate(made):
 
 def test_test_noise_is_an_alarm(scenario, profile, tmp_path):
     noise = SeededTestNoise(seed=1)
-    certify_release(scenario, JOINT.along(profile), noise=noise).save(tmp_path / "c.json")
+    certify_release(scenario, JOINT.along(profile), generator=noise).save(tmp_path / "c.json")
     assert "INSECURE (seeded test noise, never publish)" in text_of(
         label_page([tmp_path / "c.json"])
     )

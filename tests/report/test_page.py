@@ -392,7 +392,7 @@ def test_a_signature_and_insecure_noise_are_said(tmp_path, scenario, profile, ce
     sign(certificate, private).save(tmp_path / "signed.json")
     assert "--key public.pem" in editions(tmp_path / "signed.json")[1]
     target = certificate.guarantee.along(profile)
-    certify_release(scenario, target, noise=SeededTestNoise(seed=1)).save(tmp_path / "c.json")
+    certify_release(scenario, target, generator=SeededTestNoise(seed=1)).save(tmp_path / "c.json")
     assert all("INSECURE" in text for text in editions(tmp_path / "c.json"))
 
 

@@ -119,9 +119,9 @@ class TestStated:
         for seed in range(60):
             noise = SeededTestNoise(seed)
             narrow = ps.Guarantee.joint(order=4, epsilon=1000.0)
-            certificate = certify_release(scenario, narrow.along(LINE), noise=noise)
+            certificate = certify_release(scenario, narrow.along(LINE), generator=noise)
             ledger = tmp_path / str(seed)
-            found = release(scenario, rows_of("c"), certificate, ledger=ledger, noise=noise)
+            found = release(scenario, rows_of("c"), certificate, ledger=ledger, generator=noise)
             low, high = found.intervals[0]
             for value in covered:
                 covered[value] += low <= value <= high

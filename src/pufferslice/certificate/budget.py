@@ -173,7 +173,7 @@ def certify_budget(
     coupling: str | None = None,
     shape: Kind = "fitted",
     person: tuple[float, float] | None = None,
-    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    generator: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
 ) -> Certificate:
     """Certify all outputs about one secret together: several tables, periods and training runs.
 
@@ -227,7 +227,7 @@ def certify_budget(
         target=guarantee,
         parts={name: tables[name] if name in tables else runs[name] for name in declared.names},
         shape=shape,
-        generator=noise.name,
+        generator=generator.name,
         person_delta=PERSON_DELTA if person is None else float(person[1]),
     )
     return Certificate(statement=budget_statement(evidence, options), evidence=evidence)

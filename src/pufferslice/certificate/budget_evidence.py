@@ -64,6 +64,7 @@ class BudgetEvidence:
                 name: {
                     "distributions_digest": each.distributions_digest(),
                     "spreads": each.spreads(),
+                    "keys": list(each.ledger_keys()),
                 }
                 for name, each in scenarios.items()
             },

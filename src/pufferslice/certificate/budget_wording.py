@@ -95,17 +95,20 @@ def budget_prose(statement: BudgetStatement, digest: str) -> str:
 def budget_lines(statement: BudgetStatement) -> FirstLines:
     """Write a few lines for every reader; the noise is that of many parts, and comes later."""
     statement = statement.escaped()
-    guesses = (
-        "Someone who has narrowed the secret down to two protected values, both equally likely, "
-        "and sees all outputs of this budget guesses right at most "
-        f"{percent_at_most(statement.guess)} of the time, on average over outputs (coin flip: "
-        "50\u00a0%)."
-    )
     return FirstLines(
         protected=f"Protected: {_protected(statement.tables[0].scenario)}.",
-        guess=guesses,
+        guess=all_outputs_sentence(statement.guess),
         person=_person_sentence(statement),
         noise="",
+    )
+
+
+def all_outputs_sentence(guess: float) -> str:
+    """Say how often someone who sees all outputs of a budget guesses right."""
+    return (
+        "Someone who has narrowed the secret down to two protected values, both equally likely, "
+        f"and sees all outputs of this budget guesses right at most {percent_at_most(guess)} of "
+        "the time, on average over outputs (coin flip: 50\u00a0%)."
     )
 
 

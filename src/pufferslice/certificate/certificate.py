@@ -24,11 +24,13 @@ from pufferslice._core.files import (
     write_together,
     write_whole,
 )
-from pufferslice._core.text import given
+from pufferslice._core.sampler import OperatingSystemNoise
+from pufferslice._core.text import given, listed, quoted
 from pufferslice.certificate.budget_evidence import BudgetEvidence, read_evidence
 from pufferslice.certificate.budget_wording import first_lines, prose_of, table_rows
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.files import read_certificate
+from pufferslice.certificate.left import Left, Spendings, what_is_left
 from pufferslice.certificate.statement import (
     BudgetStatement,
     ReleaseStatement,
@@ -38,6 +40,7 @@ from pufferslice.certificate.statement import (
 from pufferslice.certificate.wording import INSECURE
 from pufferslice.claims import Claim
 from pufferslice.errors import ArgumentError, CertificateError, StorageError
+from pufferslice.learning.plan import TrainingPlan
 from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-certificate"
@@ -119,6 +122,28 @@ class Certificate(Shown):
             return self.statement
         raise CertificateError("this belongs to certificates of training runs, and this is not one")
 
+    def left(self, ledger: Spendings) -> Left:
+        """Compute the least noise that each statistic of a budget can still have.
+
+        `ledger` is the `Ledger` of its releases.
+        """
+        if isinstance(ledger, str | os.PathLike):
+            raise ArgumentError("ledger must be a Ledger, as Ledger('office.ledger')")
+        return what_is_left(self.budget, self.digest, ledger)
+
+    def plan(self, part: str) -> TrainingPlan:
+        """Return the plan of a training part of a budget, for `Trainer`.
+
+        A run of it charges the part in the ledger that the trainer is given.
+        """
+        runs = {run.name: run for run in self.budget.runs}
+        if part not in runs:
+            raise ArgumentError(
+                f"part must be a training part of the budget, got {given(part)}; there are "
+                f"{listed(runs, quoted) or 'none'}"
+            )
+        return TrainingPlan.from_json(runs[part].plan.to_json())
+
     @property
     def noise_std(self) -> float:
         """Noise standard deviation of a release, in scaled coordinates."""
@@ -158,11 +183,16 @@ class Certificate(Shown):
         return self.released.unsliced.guess
 
     @property
+    def generator(self) -> str:
+        """Name of the generator that the noise of releases comes from."""
+        if isinstance(self.statement, BudgetStatement):
+            return self.statement.noise.generator
+        return self.released.noise.generator
+
+    @property
     def is_secure(self) -> bool:
         """Whether the noise of releases comes from the operating system's generator."""
-        if isinstance(self.statement, BudgetStatement):
-            return self.statement.noise.secure
-        return self.released.noise.secure
+        return self.generator == OperatingSystemNoise.name
 
     def to_json(self) -> dict[str, Any]:
         """Return the public part as JSON values."""

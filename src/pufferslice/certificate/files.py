@@ -47,6 +47,9 @@ class CertificateFile(Part):
     """Signature of the statement; absent if the certificate was not signed."""
 
 
+GridValue = Annotated[str, Field(pattern="^-?[0-9]{1,1200}$")]
+
+
 class ReleasedValue(Part):
     """One coordinate of a release."""
 
@@ -55,8 +58,9 @@ class ReleasedValue(Part):
     noise_std: Annotated[float, Field(ge=0)]
     interval: Annotated[list[float], Field(min_length=2, max_length=2)]
     """Lower and upper end of an interval that accounts for the noise alone."""
-    grid_value: Annotated[str, Field(pattern="^-?[0-9]{1,1200}$")]
-    """Released integer, as text: other readers of JSON round integers to floats."""
+    grid_value: GridValue = Field(default_factory=absent)
+    """Released integer, as text: other readers of JSON round integers to floats. Absent under a
+    budget, where `measured` has them."""
     moved_into: Annotated[list[float | None], Field(min_length=2, max_length=2)] = Field(
         default_factory=absent
     )
@@ -89,6 +93,30 @@ class RecordedPart(Part):
     """Share of the precision of the part and period that the release took, as a fraction."""
 
 
+class MeasuredPart(Part):
+    """What a release of a part of a budget measured."""
+
+    serial: Count
+    """Place among the releases of this part and period, from 1."""
+    of_periods: bool
+    """Whether the part has several periods."""
+    share: Annotated[float, Field(gt=0, le=1)] | None
+    """Share of the declared precision with which all statistics were measured; null for others."""
+    directions: list[list[Number]] | None
+    """Measured numbers, in coordinates in which the declared precision is 1: a row for each; null
+    where all statistics were measured with a share."""
+    grid_values: Annotated[list[GridValue], Field(min_length=1)]
+    """Released integers, as texts: times 2^-44 the measured numbers."""
+
+    def _rules(self) -> dict[str, bool]:
+        rows = len(self.grid_values) if self.directions is None else len(self.directions)
+        return {
+            "must have either share or directions, and a row for each grid value": (
+                (self.share is None) != (self.directions is None) and rows == len(self.grid_values)
+            )
+        }
+
+
 class ReleaseFile(Part):
     """The released values, in the user's units."""
 
@@ -115,6 +143,24 @@ class ReleaseFile(Part):
     """Statistics that the query asks for and that follow from the values; absent if none do."""
     ledger: RecordedPart = Field(default_factory=absent)
     """Place of the release in its ledger; absent where there is none."""
+    measured: MeasuredPart = Field(default_factory=absent)
+    """Measurement under a budget; absent for the release of a certificate of one."""
+
+    @property
+    def integers(self) -> list[str]:
+        """The released integers, as texts."""
+        if "measured" in self.model_fields_set:
+            return self.measured.grid_values
+        return [value.grid_value for value in self.values]
+
+    def _rules(self) -> dict[str, bool]:
+        whole = "measured" not in self.model_fields_set
+        own = {"grid_value" in value.model_fields_set for value in self.values}
+        return {
+            "grid values belong to each value, or under a budget to what was measured": (
+                own == {whole} and (whole or "ledger" in self.model_fields_set)
+            )
+        }
 
 
 class IntervalPart(Part):

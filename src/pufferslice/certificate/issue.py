@@ -67,7 +67,7 @@ def certify_release(
     band: BandKind = "order_statistics",
     method: Method | None = None,
     deltas: Sequence[float] = DEFAULT_DELTAS,
-    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    generator: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     noise_std: float | None = None,
     accuracy: Mapping[str, float] | None = None,
     coupling: str | None = None,
@@ -133,7 +133,7 @@ def certify_release(
     options = attrs.evolve(
         options,
         deltas=unique_deltas(deltas),
-        generator=noise.name,
+        generator=generator.name,
         earlier_releases=_digests(earlier_releases),
         total=None if total is None else float(total),
     )

@@ -21,10 +21,12 @@ A scalar that is added up in place of the matrix is not enough where choices dep
 """
 
 import math
-from typing import Final, Self, final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Self, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
@@ -189,6 +191,50 @@ def measured_noise(statistics: Floats, stds: Floats, spending: Spending) -> Meas
     factor = np.linalg.cholesky(covariance)
     directions = solve_triangular(factor, statistics, lower=True, check_finite=False)
     return Measurement(directions=directions, estimate=factor)
+
+
+def measured_rest(spending: Spending) -> Measurement:
+    """Measure all features with all of the precision that is left, for `combined_estimate`."""
+    values, axes = np.linalg.eigh(spending.left)
+    kept = values > _EXHAUSTED
+    if not kept.any():
+        raise CalibrationError("no precision is left")
+    directions = np.sqrt(values[kept])[:, None] * axes[:, kept].T
+    return Measurement(directions=directions, estimate=np.zeros((0, len(directions))))
+
+
+class Estimate(NamedTuple):
+    """Statistics by several measurements together."""
+
+    is_known: npt.NDArray[np.bool_]
+    """Whether the measurements determine a statistic."""
+    values: Floats
+    covariance: Floats
+    """Covariance of the noise of the values."""
+
+
+def combined_estimate(outputs: Sequence[tuple[Floats, Floats]], statistics: Floats) -> Estimate:
+    r"""Estimate statistics $V x$ from measurements $y_t = G_t x + N(0, I)$, with the least noise.
+
+    $\hat x = (\sum G_t^\top G_t)^+ \sum G_t^\top y_t$. Once all of the declared precision is spent,
+    in whatever steps and combinations, the noise has the covariance $V V^\top$.
+
+    Args:
+        outputs: Pairs of $G_t$ and $y_t$.
+        statistics: Matrix V, shape (n_statistics, dim).
+    """
+    precision = np.sum([directions.T @ directions for directions, _ in outputs], axis=0)
+    weighted = np.sum([directions.T @ values for directions, values in outputs], axis=0)
+    squares, axes = np.linalg.eigh(precision)
+    kept = squares > _RANK * squares[-1]
+    axes, squares = axes[:, kept], squares[kept]
+    along, sizes = statistics @ axes, (statistics**2).sum(axis=1)
+    covariance = (along / squares) @ along.T
+    return Estimate(
+        is_known=sizes - (along**2).sum(axis=1) <= _EXHAUSTED * sizes,
+        values=np.asarray((along / squares) @ (axes.T @ weighted)),
+        covariance=np.asarray((covariance + covariance.T) / 2),
+    )
 
 
 def _basis(statistics: Floats) -> tuple[Floats, Floats]:

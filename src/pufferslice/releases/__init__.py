@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One release per certificate: the query with noise, and the ledger of releases."""
+"""Releases: the query with noise, once or within a budget, and the ledger of releases."""
 
+from pufferslice.releases.combined import combined
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, release, release_again
 
-__all__ = ["Ledger", "Release", "release", "release_again"]
+__all__ = ["Ledger", "Release", "combined", "release", "release_again"]

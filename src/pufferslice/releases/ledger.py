@@ -20,6 +20,7 @@ from pufferslice._core.display import Shown
 from pufferslice._core.files import check_local, digest, parsed_json
 from pufferslice._core.text import shown
 from pufferslice.errors import ArgumentError, LedgerError
+from pufferslice.noise.spending import Spending
 from pufferslice.releases.chain import Event, body_of, is_whole
 from pufferslice.releases.marks import SpentMark
 from pufferslice.releases.states import VERSION, Book, Entry, Grant, Intent, Part
@@ -277,6 +278,11 @@ class Ledger(Shown):
     def earlier(self) -> list[str]:
         """List the certificates of releases before 0.3, which nothing later covers jointly."""
         return sorted(self.book().before)
+
+    def spending(self, certificate: str, part: str, period: int) -> Spending | None:
+        """Return the precision that is spent of a part of a budget; None if nothing is yet."""
+        book = self.book()
+        return book.spending(certificate, part, period) if certificate in book.grants else None
 
     def check_free(self, grant: Grant) -> None:
         """Raise if a certificate for this grant could not be released here."""

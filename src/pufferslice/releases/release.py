@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -24,25 +24,40 @@ from pufferslice._core.files import (
     write_new,
 )
 from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
-from pufferslice._core.text import listed, shown
+from pufferslice._core.text import listed, quoted, shown
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate import Certificate
+from pufferslice.certificate import Certificate, verify
+from pufferslice.certificate.budget import required_budget_evidence
+from pufferslice.certificate.budget_wording import all_outputs_sentence
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.files import DerivedPart, RecordedPart, read_release
+from pufferslice.certificate.files import DerivedPart, MeasuredPart, RecordedPart, read_release
 from pufferslice.certificate.issue import scenario_problems
-from pufferslice.certificate.statement import UnslicedPart
+from pufferslice.certificate.left import whitened_statistics
+from pufferslice.certificate.statement import TablePart, UnslicedPart
 from pufferslice.certificate.wording import (
     INSECURE,
     clipping_sentence,
     guess_sentence,
     unsliced_sentence,
 )
+from pufferslice.claims.claim import REPORTED_ORDER
+from pufferslice.data.frames import Frame
 from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
+from pufferslice.noise.spending import Spending, combined_estimate
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.derived import Derived
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.queries.statistics import Quantiles
+from pufferslice.releases.budget import (
+    Only,
+    PartRequest,
+    checked_period,
+    grant_of_budget,
+    part_sums,
+    requested_part,
+    stated_part,
+)
 from pufferslice.releases.commands import finished, publishing_again, releasing
 from pufferslice.releases.derived import (
     DerivedStatistics,
@@ -61,7 +76,7 @@ from pufferslice.releases.value import (
     table_mark,
 )
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity.whitening import Shape
+from pufferslice.sensitivity.whitening import Shape, exact_product
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 5
@@ -124,6 +139,56 @@ class Recorded:
 
 
 @final
+@attrs.frozen(kw_only=True)
+class Measured:
+    """What a release of a part of a budget measured, beside its grid values."""
+
+    serial: int
+    """Place among the releases of this part and period, from 1."""
+    of_periods: bool
+    """Whether the part has several periods."""
+    share: float | None
+    """Share of the declared precision with which all statistics were measured; None for others."""
+    directions: tuple[tuple[float, ...], ...] | None
+    """Measured numbers, in coordinates in which the declared precision is 1."""
+
+    @classmethod
+    def of(cls, request: PartRequest, part: TablePart, entry: Entry) -> "Measured":
+        """Describe what was requested of a part."""
+        directions = None
+        if request.share is None:
+            directions = tuple(map(tuple, request.measurement.directions.tolist()))
+        return cls(
+            serial=entry.serial,
+            of_periods=part.kind == "repeated",
+            share=request.share,
+            directions=directions,
+        )
+
+    @classmethod
+    def read(cls, part: MeasuredPart) -> "Measured":
+        """Read the measurement of a release file."""
+        rows = part.directions
+        return cls(
+            serial=part.serial,
+            of_periods=part.of_periods,
+            share=part.share,
+            directions=None if rows is None else tuple(map(tuple, rows)),
+        )
+
+    def to_json(self, grid_values: Sequence[str]) -> dict[str, Any]:
+        """Return the measurement as JSON values."""
+        rows = self.directions
+        return {
+            "serial": self.serial,
+            "of_periods": self.of_periods,
+            "share": self.share,
+            "directions": None if rows is None else [list(row) for row in rows],
+            "grid_values": list(grid_values),
+        }
+
+
+@final
 @attrs.frozen(kw_only=True, repr=False)
 class Release(Shown):
     """The released values, in the user's units, and the size of their noise."""
@@ -164,9 +229,13 @@ class Release(Shown):
     """Statistics that the query asks for, computed from the values by `derived`."""
     recorded: Recorded | None = None
     """Event of the ledger that intended the release."""
+    measured: Measured | None = None
+    """Measurement under a budget; None under a certificate of one release."""
 
     def __attrs_post_init__(self) -> None:
-        lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
+        lengths = {len(self.names), len(self.values), len(self.noise_stds)}
+        if self.measured is None:  # a budget may measure other numbers than the statistics
+            lengths.add(len(self.grid_values))
         if len(lengths) != 1 or not np.isfinite(self.values).all() or not self.names:
             raise ReleaseError(
                 "a release must have names, and a finite value, noise and grid value for each"
@@ -282,6 +351,8 @@ class Release(Shown):
     def to_json(self) -> dict[str, Any]:
         """Return the release as JSON values."""
         ends: list[dict[str, Any]] = [{}] * len(self.names)
+        # As text: other readers of JSON round integers to floats.
+        texts = list(map(str, self.grid_values))
         if self.moved_into is not None:
             # JSON has no infinity.
             ends = [
@@ -305,16 +376,14 @@ class Release(Shown):
                     "value": row["value"],
                     "noise_std": row["noise_std"],
                     "interval": [row["low"], row["high"]],
-                    # As text: other readers of JSON round integers to floats.
-                    "grid_value": str(integer),
+                    **({"grid_value": texts[place]} if self.measured is None else {}),
                     **moved,
                 }
-                for row, integer, moved in zip(
-                    self.table_rows(), self.grid_values, ends, strict=True
-                )
+                for place, (row, moved) in enumerate(zip(self.table_rows(), ends, strict=True))
             ],
             **self._json_of_derived(),
             **({} if self.recorded is None else {"ledger": self.recorded.to_json()}),
+            **({} if self.measured is None else {"measured": self.measured.to_json(texts)}),
         }
 
     def _json_of_derived(self) -> dict[str, Any]:
@@ -371,7 +440,7 @@ class Release(Shown):
             names=tuple(row.name for row in rows),
             values=[row.value for row in rows],
             noise_stds=[row.noise_std for row in rows],
-            grid_values=tuple(int(row.grid_value) for row in rows),
+            grid_values=tuple(map(int, fields.integers)),
             secure=fields.secure,
             unsliced=fields.unsliced,
             range=None if fields.range is None else range_of(fields.range.to_json()),
@@ -381,6 +450,9 @@ class Release(Shown):
             noise_covariance=_symmetric(fields.covariance),
             specs=_specs_of(fields.derived or []),
             recorded=Recorded.read(fields.ledger) if "ledger" in fields.model_fields_set else None,
+            measured=Measured.read(fields.measured)
+            if "measured" in fields.model_fields_set
+            else None,
         )
 
     @classmethod
@@ -401,12 +473,25 @@ class Release(Shown):
             for row in self.table_rows()
         ]
 
+    @property
+    def title(self) -> str:
+        """What the release is of, in words."""
+        if self.measured is None or self.recorded is None:
+            return "Release"
+        period = f", period {self.recorded.period}" if self.measured.of_periods else ""
+        return f"Release {self.measured.serial} of part {quoted(self.recorded.part)}{period}"
+
+    @property
+    def _guesses(self) -> str:
+        if self.measured is None:
+            return guess_sentence(self.unsliced.guess)
+        return all_outputs_sentence(self.unsliced.guess or 1.0)
+
     def sentences(self) -> list[str]:
         """State the claim, and how often the secret is guessed."""
         stamp = [] if self.secure else [INSECURE]
-        head = f"Release under {self.guarantee}, certificate {self.certificate[:16]}"
-        guess = guess_sentence(self.unsliced.guess)
-        parts = [*stamp, head, guess, self.clipping, self.small_counts]
+        head = f"{self.title} under {self.guarantee}, certificate {self.certificate[:16]}"
+        parts = [*stamp, head, self._guesses, self.clipping, self.small_counts]
         return [part for part in parts if part]
 
     def __str__(self) -> str:
@@ -425,8 +510,8 @@ class Release(Shown):
         lines += [] if self.moved_into is None else [_MOVED]
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
-        head = f"{stamp}Release under {claim}, certificate {certificate}"
-        whole = list(filter(None, [guess_sentence(self.unsliced.guess), self.small_counts]))
+        head = f"{stamp}{self.title} under {claim}, certificate {certificate}"
+        whole = list(filter(None, [self._guesses, self.small_counts]))
         if self.unsliced.epsilon is not None or self.unsliced.guess is None:
             whole.append(f"{unsliced_sentence(self.unsliced)}.")
         if self.specs and self.noise_covariance is not None:
@@ -448,13 +533,18 @@ def release(
     certificate: Certificate,
     *,
     ledger: str | os.PathLike[str] | Ledger,
+    part: str | None = None,
+    period: int | None = None,
+    only: Only | None = None,
+    spend: float | None = None,
+    noise: Mapping[str, float] | None = None,
     out: str | os.PathLike[str] | None = None,
     spent_marks: str | os.PathLike[str] | None = None,
     into_range: bool = False,
-    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    generator: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     progress: Progress = silent,
 ) -> Release:
-    """Release the query on `rows` once, under `certificate`.
+    """Release the query on `rows`: once under a certificate, or inside a part of a budget.
 
     The query is computed here, from rows that must fit the scenario's distribution. Intent is
     recorded in the ledger before noise is drawn, the result before it is handed out; with `out` it
@@ -466,6 +556,13 @@ def release(
     know a mark of its own, because it was restored from a backup, releases nothing. For a ledger in
     a database the release files are the marks.
 
+    Under a budget, `part` names the part, and `period` the period of a repeated one. `only` lists
+    statistics of the part, or maps names to coefficients of statistics. `spend` is the share of the
+    declared precision that is spent; `noise`, in place of it, maps each statistic to the standard
+    deviation that it should have. Without both, all that is left is spent; without `only` the
+    values then combine all releases of the part. All of this may be chosen after seeing earlier
+    releases; the ledger refuses more precision than is left.
+
     `into_range` moves values that noise put outside what the query can have (its range, and 0 to 1
     for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
     along slices do not survive it, and it is refused.
@@ -473,19 +570,39 @@ def release(
     if not is_a(certificate, Certificate):
         raise ArgumentError(f"certificate must be a Certificate, got {type(certificate).__name__}")
     ends = _public_ends(scenario.query, certificate) if into_range else None
-    _check_certificate(scenario, certificate, noise, progress)
-    noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    choices = {"part": part, "period": period, "only": only, "spend": spend, "noise": noise}
     frame = released_frame(rows)
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
+    if certificate.workflow == "budget":
+        _check_generator(certificate, generator)
+        asked = _part_asked(certificate, book, choices)
+        return _release_part(
+            scenario,
+            frame,
+            certificate,
+            book,
+            asked,
+            outside,
+            out=out,
+            ends=ends,
+            generator=generator,
+        )
+    if unwanted := [name for name, value in choices.items() if value is not None]:
+        raise ArgumentError(
+            f"{listed(unwanted)} is for releases under a budget, and this is a certificate of one "
+            "release; leave it out"
+        )
+    _check_certificate(scenario, certificate, generator, progress)
+    generator.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
     value = fitting_value(scenario, frame)
     if not certificate.noise_std:
         check_atom(scenario, value)
-    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
 
     def drawn(entry: Entry) -> Release:
-        released = _noisy(scenario, certificate, value, noise)
+        released = _noisy(scenario, certificate, value, generator)
         released = attrs.evolve(released, recorded=Recorded.of(book.lineage, entry))
         if ends is None:
             return released
@@ -530,39 +647,80 @@ def release_again(
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str],
     spent_marks: str | os.PathLike[str] | None = None,
+    part: str | None = None,
+    period: int | None = None,
+    serial: int | None = None,
 ) -> Release:
-    """Write the release that the ledger keeps for this certificate again: the same numbers."""
+    """Write the release that the ledger keeps for this certificate again: the same numbers.
+
+    Under a budget, that of a part, of a period if it has any, and with this serial number; without
+    a number, the latest.
+    """
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     book.check_arrived()
-    entry = book.entry(certificate.digest)
+    entry = _entry_of(book, certificate, part, period, serial)
     if entry is None or entry.release is None:
         raise ReleaseError(
-            f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
-            "nothing was ever handed out under it"
+            f"ledger {book.name!r} keeps no such release of certificate "
+            f"{certificate.digest[:12]}; nothing of it was ever handed out"
         )
-    if digest(entry.release.encode()) != entry.content:
-        raise LedgerError(
-            f"ledger {book.name!r} is damaged: the release that it keeps is not the one that was "
-            "recorded; restore a copy"
-        )
-    try:
-        released = Release.from_json(parsed_json(entry.release))
-    except (ReleaseError, ValueError) as error:
-        raise LedgerError(
-            f"the release that ledger {book.name!r} keeps is damaged "
-            f"({type(error).__name__}); restore a copy of the ledger"
-        ) from error
-    if released.certificate != certificate.digest:
-        raise LedgerError(
-            f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
-            f"under {certificate.digest[:12]}; restore a copy"
-        )
+    released = _recorded(book, entry, certificate.digest)
     outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
 
     def handed_out() -> None:
         write_new(out, pretty_json(released.to_json()))
 
     finished(publishing_again(book, entry, outside, handed_out))
+    return released
+
+
+def _entry_of(
+    book: Ledger,
+    certificate: Certificate,
+    part: str | None,
+    period: int | None,
+    serial: int | None,
+) -> Entry | None:
+    """Find a release in the ledger."""
+    if certificate.workflow != "budget":
+        if (part, period, serial) != (None, None, None):
+            raise ArgumentError(
+                "part, period and serial are for releases under a budget; leave them out"
+            )
+        return book.entry(certificate.digest)
+    stated = stated_part(certificate, part)
+    number = checked_period(stated, period)
+    found = [
+        entry
+        for entry in book.entries()
+        if (entry.certificate, entry.part, entry.period)
+        == (certificate.digest, stated.name, number)
+        and entry.state != "void"
+        and serial in {None, entry.serial}
+    ]
+    return found[-1] if found else None
+
+
+def _recorded(book: Ledger, entry: Entry, certificate: str) -> Release:
+    """Read a release that the ledger keeps; raise if it is not the one that was recorded."""
+    text = entry.release or ""
+    if digest(text.encode()) != entry.content:
+        raise LedgerError(
+            f"ledger {book.name!r} is damaged: the release that it keeps is not the one that was "
+            "recorded; restore a copy"
+        )
+    try:
+        released = Release.from_json(parsed_json(text))
+    except (ReleaseError, ValueError) as error:
+        raise LedgerError(
+            f"the release that ledger {book.name!r} keeps is damaged "
+            f"({type(error).__name__}); restore a copy of the ledger"
+        ) from error
+    if released.certificate != certificate:
+        raise LedgerError(
+            f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
+            f"under {certificate[:12]}; restore a copy"
+        )
     return released
 
 
@@ -609,21 +767,14 @@ def _public_ends(query: Query, certificate: Certificate) -> Floats:
 
 
 def _check_certificate(
-    scenario: Scenario, certificate: Certificate, noise: Noise, progress: Progress
+    scenario: Scenario, certificate: Certificate, generator: Noise, progress: Progress
 ) -> None:
     """Raise unless the claim holds for the scenario's own distributions, with this noise."""
     if certificate.workflow != "release":
         raise ReleaseError(
             "this certificate is of a training run; a release needs one from certify_release"
         )
-    stated = certificate.released.noise.generator
-    pretends = noise.name == OperatingSystemNoise.name and type(noise) is not OperatingSystemNoise
-    if noise.name != stated or pretends:
-        raise ReleaseError(
-            f"the certificate states the generator {stated!r}, but noise is {noise.name!r}. "
-            "A seeded test generator must be named both when certifying and when releasing, and "
-            "stamps both as insecure"
-        )
+    _check_generator(certificate, generator)
     # Everything that is stated follows from the scenario, so that the evidence adds nothing.
     for problem in scenario_problems(certificate, scenario, progress):
         raise ReleaseError(
@@ -632,8 +783,193 @@ def _check_certificate(
         )
 
 
+def _check_generator(certificate: Certificate, generator: Noise) -> None:
+    """Raise unless the noise comes from the generator that the certificate states."""
+    stated = certificate.generator
+    is_system = type(generator) is OperatingSystemNoise
+    if generator.name != stated or (stated == OperatingSystemNoise.name and not is_system):
+        raise ReleaseError(
+            f"the certificate states the generator {stated!r}, but generator is "
+            f"{generator.name!r}. A seeded test generator must be named both when certifying and "
+            "when releasing, and stamps both as insecure"
+        )
+
+
+class _PartAsked(NamedTuple):
+    """A part of a budget, a period of it, and what is to be released there."""
+
+    part: TablePart
+    period: int
+    request: PartRequest
+
+
+def _part_asked(certificate: Certificate, book: Ledger, choices: Mapping[str, Any]) -> _PartAsked:
+    """Read which statistics of which part are to be released, and how precisely."""
+    part = stated_part(certificate, choices["part"])
+    period = checked_period(part, choices["period"])
+    spending = book.spending(certificate.digest, part.name, period)
+    request = requested_part(
+        part,
+        Spending.none(len(part.noise.whitening)) if spending is None else spending,
+        only=choices["only"],
+        spend=choices["spend"],
+        noise=choices["noise"],
+    )
+    return _PartAsked(part, period, request)
+
+
+def _release_part(
+    scenario: Scenario,
+    frame: Frame,
+    certificate: Certificate,
+    book: Ledger,
+    asked: _PartAsked,
+    outside: Outside,
+    *,
+    out: str | os.PathLike[str] | None,
+    ends: Floats | None,
+    generator: Noise,
+) -> Release:
+    """Release statistics of a part of a budget, and spend its precision."""
+    part, period, request = asked
+    required_budget_evidence(certificate)
+    if problems := verify(certificate, scenario={part.name: scenario}).problems:
+        raise ReleaseError(
+            f"the budget does not hold for this scenario: {problems[0]}. Certify again before the "
+            "first output, or use the scenario that was certified"
+        )
+    generator.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
+    value = part_sums(scenario, frame, part)
+    if ends is not None:
+        ends = _ends_of(request, ends)
+    if out is not None:
+        check_new(out)
+    earlier = outputs_of(book, certificate, part, period) if request.is_rest else []
+    is_whole = request.share is not None
+    measurement = request.measurement
+    intent = Intent(
+        certificate=certificate.digest,
+        part=part.name,
+        period=period,
+        charge=request.charge,
+        features=None if is_whole else request.coefficients.tolist(),
+        noise=None if is_whole else measurement.covariance.tolist(),
+        directions=None if is_whole else measurement.directions.tolist(),
+        table=table_mark(scenario, frame, value),
+    )
+
+    def drawn(entry: Entry) -> Release:
+        released = _measured(
+            scenario, certificate, asked, value, earlier, entry, len(frame), generator
+        )
+        released = attrs.evolve(released, recorded=Recorded.of(book.lineage, entry))
+        if ends is None:
+            return released
+        moved = np.clip(released.values, ends[:, 0], ends[:, 1])
+        return attrs.evolve(released, values=moved, moved_into=ends)
+
+    def handed_out(released: Release) -> None:
+        if out is not None:
+            write_new(out, pretty_json(released.to_json()))
+
+    return finished(
+        releasing(
+            book,
+            grant_of_budget(certificate),
+            intent,
+            outside,
+            draw=drawn,
+            text=lambda released: canonical_json(released.to_json()).decode(),
+            hand_out=handed_out,
+        )
+    )
+
+
+def outputs_of(
+    book: Ledger, certificate: Certificate, part: TablePart, period: int
+) -> list[tuple[Floats, Floats]]:
+    """List what the releases of a part measured, and the numbers that they found."""
+    outputs = []
+    for entry in book.entries():
+        place = entry.certificate, entry.part, entry.period
+        if place != (certificate.digest, part.name, period) or entry.release is None:
+            continue
+        released = _recorded(book, entry, certificate.digest)
+        values = np.array([integer / SIGMA_INT for integer in released.grid_values])
+        directions = math.sqrt(float(entry.charge)) * np.eye(len(part.noise.whitening))
+        if entry.directions is not None:
+            directions = np.array(entry.directions)
+        outputs.append((directions, values))
+    return outputs
+
+
+def _ends_of(request: PartRequest, ends: Floats) -> Floats:
+    """Return the public ends of the requested statistics, which must be statistics by name."""
+    places = request.coefficients.argmax(axis=1)
+    if not np.array_equal(request.coefficients, np.eye(len(ends))[places]):
+        raise ReleaseError(
+            "into_range needs statistics by name, whose ends are public; leave it out for "
+            "combinations"
+        )
+    return np.asarray(ends[places])
+
+
+def _measured(
+    scenario: Scenario,
+    certificate: Certificate,
+    asked: _PartAsked,
+    value: Sequence[Fraction],
+    earlier: Sequence[tuple[Floats, Floats]],
+    entry: Entry,
+    n_rows: int,
+    generator: Noise,
+) -> Release:
+    """Measure the requested statistics: only grid points are computed from the value.
+
+    Where all that is left is measured, `earlier` outputs of the part are combined with it.
+    """
+    part, _, request = asked
+    measurement, query = request.measurement, scenario.query
+    whitened = Shape(whitening=part.noise.whitening).whitened_exactly(value)
+    if request.share is None:
+        exact = exact_product(measurement.directions, whitened)
+    else:
+        root = Fraction(float(measurement.directions[0, 0]))
+        exact = [root * x for x in whitened]
+    drawn = generator.draw(len(exact)).tolist()
+    integers = [round(x * SIGMA_INT) + z for x, z in zip(exact, drawn, strict=True)]
+    noisy = [Fraction(integer, SIGMA_INT) for integer in integers]
+    names, covariance = request.names, measurement.covariance
+    values = [_saturated(x) for x in exact_product(measurement.estimate, noisy)]
+    if request.is_rest:
+        own = measurement.directions, np.array([float(x) for x in noisy])
+        found = combined_estimate([*earlier, own], whitened_statistics(part))
+        known = np.flatnonzero(found.is_known)
+        names = tuple(names[place] for place in known)
+        values, covariance = found.values[known].tolist(), found.covariance[np.ix_(known, known)]
+    return Release(
+        certificate=certificate.digest,
+        guarantee=str(certificate.guarantee),
+        names=names,
+        values=values,
+        noise_stds=np.sqrt(np.diagonal(covariance)),
+        grid_values=tuple(integers),
+        secure=certificate.is_secure,
+        unsliced=UnslicedPart(
+            order=REPORTED_ORDER,
+            epsilon=None,
+            source="all outputs of the budget together",
+            guess=certificate.budget.guess,
+        ),
+        n_rows=n_rows if "n_rows" in scenario.secret else None,
+        noise_covariance=covariance if len(values) <= _MOST_STORED else None,
+        specs=tuple(spec for spec in query.derived if set(spec.of) <= set(names)),
+        measured=Measured.of(request, part, entry),
+    )
+
+
 def _noisy(
-    scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], noise: Noise
+    scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], generator: Noise
 ) -> Release:
     """Add noise to the query. If there is noise, only grid points are computed from `value`."""
     noise_std, query, shape = certificate.noise_std, scenario.query, certificate.shape
@@ -642,7 +978,7 @@ def _noisy(
     scaled = [Fraction(x) for x in value]
     if noise_std:
         integers = quantised(value, query.center, noise_std, shape)
-        drawn = noise.draw(query.dim).tolist()
+        drawn = generator.draw(query.dim).tolist()
         grid_values = tuple(a + b for a, b in zip(integers, drawn, strict=True))
         step = Fraction(noise_std) / SIGMA_INT
         noisy = [n * step for n in grid_values]

@@ -12,9 +12,11 @@ from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
 
 import attrs
+import numpy as np
 
 from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
+from pufferslice.noise.spending import Measurement, Spending, measured_share
 from pufferslice.releases.chain import START, Event, is_whole
 
 VERSION: Final = 5
@@ -51,6 +53,9 @@ class Part:
     """Number of periods, each of which may be released."""
     is_fresh: bool = False
     """Whether each period has rows of its own; otherwise all are of one table."""
+    dim: int | None = None
+    """Number of features of a part of a budget, whose precision is a matrix; None where only whole
+    releases are made."""
 
 
 @final
@@ -81,6 +86,8 @@ class Grant:
     statistics: tuple[str, ...] = ()
     n_rows: int | None = None
     """Number of rows where it is public."""
+    most_numbers: int | None = None
+    """Most numbers that may be released from tables; None for a certificate of one release."""
 
     def meets(self, other: "Grant") -> bool:
         """Return whether both may be about one secret."""
@@ -103,6 +110,7 @@ class Grant:
             claim=fields["claim"],
             statistics=tuple(fields["statistics"]),
             n_rows=fields["n_rows"],
+            most_numbers=fields["most_numbers"],
         )
 
 
@@ -120,6 +128,9 @@ class Intent:
     """Combinations of the declared statistics that are released; None: all of them."""
     noise: Sequence[Sequence[float]] | None = None
     """Covariance of the noise; None: that of the certificate."""
+    directions: Sequence[Sequence[float]] | None = None
+    """Released numbers of a part of a budget, in coordinates in which the declared precision is 1;
+    None: all features alike, with the share `charge` of it."""
     table: Mapping[str, Any] | None = None
     """Mark of the released table; confidential."""
     marks: str | None = None
@@ -141,6 +152,7 @@ class Entry:
     serial: int
     """Place among the releases of this part and period, from 1."""
     charge: Fraction
+    directions: Sequence[Sequence[float]] | None
     table: Mapping[str, Any] | None
     state: ReleaseState
     at: str
@@ -258,8 +270,21 @@ class Book:
             and entry.state != "void"
         ]
 
+    def spending(self, certificate: str, part: str, period: int) -> Spending | None:
+        """Return the precision that is spent of a part and period; None where it is a number."""
+        dim = self.grants[certificate].parts[part].dim
+        if dim is None:
+            return None
+        spending = Spending.none(dim)
+        for entry in self.of_part(certificate, part, period):
+            spending = spending.plus(_measured(dim, entry.charge, entry.directions))
+        return spending
+
     def left(self, certificate: str, part: str, period: int) -> Fraction:
         """Return the share of the precision of a part and period that is not spent."""
+        spending = self.spending(certificate, part, period)
+        if spending is not None:
+            return Fraction(spending.largest_share(np.eye(spending.dim))).limit_denominator(1000)
         spent = sum((e.charge for e in self.of_part(certificate, part, period)), Fraction(0))
         return max(Fraction(0), 1 - spent)
 
@@ -333,7 +358,9 @@ class Book:
                 f"{intent.period} and a charge of {intent.charge}; use what it declares"
             )
         left = self.left(intent.certificate, intent.part, intent.period)
-        if intent.charge > left:
+        if part.dim is not None:
+            self._check_precision(intent, part.dim)
+        elif intent.charge > left:
             entries = self.of_part(intent.certificate, intent.part, intent.period)
             if list(grant.parts) == [WHOLE]:
                 raise AlreadyReleasedError(
@@ -344,12 +371,41 @@ class Book:
                 f"part {intent.part!r}, period {intent.period}, has {left} of its precision left, "
                 f"and {intent.charge} was asked for; ask for less, or use another part"
             )
+        self._check_table(intent, is_fresh=part.is_fresh)
+
+    def _check_precision(self, intent: Intent, dim: int) -> None:
+        """Raise unless the matrix that is spent stays below the declared precision."""
+        name, part, period = intent.certificate, intent.part, intent.period
+        spending = self.spending(name, part, period) or Spending.none(dim)
+        asked = _measured(dim, intent.charge, intent.directions)
+        if asked.directions.shape[1] != dim or not spending.plus(asked).fits():
+            raise AlreadyReleasedError(
+                f"part {part!r}, period {period}, has less precision left than was asked for: of "
+                f"all statistics {100 * spending.largest_share(np.eye(dim)):.3g} %. Ask for less, "
+                "or use another part"
+            )
+        most = self.grants[name].most_numbers
+        released = sum(
+            self.grants[name].parts[entry.part].dim or 0
+            if entry.directions is None
+            else len(entry.directions)
+            for entry in self.entries.values()
+            if entry.certificate == name
+        )
+        if most is not None and released + asked.n_numbers > most:
+            raise AlreadyReleasedError(
+                f"certificate {name[:12]} accounts for {most:,} released numbers, and {released:,} "
+                "were released; release fewer at a time"
+            )
+
+    def _check_table(self, intent: Intent, *, is_fresh: bool) -> None:
+        """Raise if the rows are not those of the part, or those of another period."""
         if intent.table is None:
             return
         for entry in self.of_part(intent.certificate, intent.part):
             if entry.table is None:
                 continue
-            is_other = part.is_fresh and entry.period != intent.period
+            is_other = is_fresh and entry.period != intent.period
             if is_other == (entry.table == intent.table):
                 raise LedgerError(
                     f"the table of part {intent.part!r}, period {intent.period}, is that of period "
@@ -358,6 +414,16 @@ class Book:
                     else f"part {intent.part!r} was released of another table in period "
                     f"{entry.period}; use that table, or a part with fresh rows"
                 )
+
+
+def _measured(
+    dim: int, charge: Fraction, directions: Sequence[Sequence[float]] | None
+) -> Measurement:
+    """Return what a release measures: given numbers, or all features with a share."""
+    if directions is None:
+        return measured_share(np.eye(dim), float(charge))
+    matrix = np.array(directions, dtype=np.float64)
+    return Measurement(directions=matrix, estimate=np.zeros((1, len(matrix))))
 
 
 def _made(book: Book, event: Event, fields: Mapping[str, Any]) -> None:
@@ -403,6 +469,7 @@ def _enter(book: Book, event: Event, intent: Intent, state: ReleaseState) -> Ent
         period=intent.period,
         serial=len(alike) + 1,
         charge=intent.charge,
+        directions=intent.directions,
         table=intent.table,
         state=state,
         at=event.at,

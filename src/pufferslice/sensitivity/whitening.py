@@ -148,11 +148,11 @@ class Shape:
 
     def whitened_exactly(self, values: Sequence[Fraction]) -> list[Fraction]:
         """Multiply A by a vector, without rounding."""
-        return _product(self.whitening, values)
+        return exact_product(self.whitening, values)
 
     def colored(self, values: Sequence[Fraction]) -> list[Fraction]:
         """Multiply the rounded inverse of A by a vector, without further rounding."""
-        return _product(self.coloring, values)
+        return exact_product(self.coloring, values)
 
     def diameter(self, range_: Box | Ball, scales: Floats) -> float:
         """Bound the largest distance of two whitened points of a public range."""
@@ -223,8 +223,8 @@ def _check_square(**named: Floats) -> None:
     check_finite(**named)
 
 
-def _product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:
-    """Multiply exactly, as integers over common denominators."""
+def exact_product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:
+    """Multiply a matrix of floats by a vector exactly, as integers over common denominators."""
     below = math.lcm(*(value.denominator for value in values))
     numbers = [value.numerator * (below // value.denominator) for value in values]
     fractions, powers = np.frexp(matrix)

@@ -12,7 +12,6 @@ from tests.row_moments import rows_of
 
 from pufferslice.sensitivity import periods
 from pufferslice.sensitivity.periods import PeriodDifference, TableSizes
-from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.whitening import Covariance, Shape
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -138,24 +137,23 @@ class TestEveryNumberOfRows:
         rng = np.random.default_rng(5)
         means = rng.normal(size=(3, 2)) / 50
         covs = np.array([np.diag(rng.uniform(0.5, 1, 2)) / 50**2 for _ in range(3)])
-        plain = RowDifference(
+        tables = table_sizes(50, 50)
+        plain = rows_of(
+            shift=np.zeros(2),
+            spread=np.eye(2),
+            spans=[2.0, 2.0],
+            counts=[1.0, 1.0],
             means=means,
             covs=covs,
             pairs=[[0, 1], [0, 2], [1, 2]],
-            counts=[[[1, 1, 0]], [[1, 0, 1]], [[0, 1, 1]]],
-            squares=[[[1, 0], [0, 0]], [[0, 0], [0, 1]], [[1, -1], [-1, 1]]],
-            low=[[-1.0, -1.0]],
-            high=[[1.0, 1.0]],
             shares=np.zeros((3, 0)),
             cell_means=np.zeros((3, 0, 2)),
-            coupled=np.zeros((0, 2, 2)),
-        )
-        tables = table_sizes(50, 50)
+        ).with_differing(tables.differing(50))
         period = PeriodDifference(
             rows=plain, is_mean=np.array([True, True]), n_rows=50, sizes=tables
         )
         noise = noise_of(rng, period)
-        own = plain.with_differing(tables.differing(50)).mean_squares(noise)
+        own = plain.mean_squares(noise)
         assert len(own) == 3
         assert period.mean_squares(noise) == pytest.approx(own, rel=1e-4)
 

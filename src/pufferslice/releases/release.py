@@ -661,8 +661,8 @@ def release_again(
     entry = _entry_of(book, certificate, part, period, serial)
     if entry is None or entry.release is None:
         raise ReleaseError(
-            f"ledger {book.name!r} keeps no such release of certificate "
-            f"{certificate.digest[:12]}; nothing of it was ever handed out"
+            f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}, or "
+            "of this part of it; nothing was ever handed out"
         )
     released = _recorded(book, entry, certificate.digest)
     outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)

@@ -2,7 +2,7 @@
 """Typed model of budget.toml, and the budget that it stands for."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, final
 
@@ -128,6 +128,13 @@ class BudgetRequest:
     """Table of [data] of each part about rows, if its scenario reads one."""
     derived: Mapping[str, DerivedSection]
     """Statistics that a release of each part computes after noise."""
+    null_values: Mapping[str, Sequence[str]]
+    """Strings that mean missing, by part."""
+
+    @property
+    def repeated(self) -> list[str]:
+        """Parts with fresh rows in every period."""
+        return [name for name, part in self.parts.items() if isinstance(part, Repeated)]
 
     def certify(self) -> Certificate:
         """Certify the budget."""
@@ -178,6 +185,7 @@ def budget_of(document: Document, folder: Path, bar: Bar = no_bar) -> BudgetRequ
     parts: dict[str, BudgetPart] = {}
     tables: dict[str, pa.Table | None] = {}
     derived: dict[str, DerivedSection] = {}
+    null_values: dict[str, Sequence[str]] = {}
     for name, part in file.parts.items():
         if (part.scenario is None) == (part.training is None):
             raise ArgumentError(f"[parts.{name}]: needs scenario or training, one of the two")
@@ -186,6 +194,7 @@ def budget_of(document: Document, folder: Path, bar: Bar = no_bar) -> BudgetRequ
             scenario_file = ScenarioFile.of(document_at(path))
             scenario, tables[name] = built_scenario(scenario_file, path.parent, bar)
             derived[name] = scenario_file.derived
+            null_values[name] = scenario_file.data.null_values
             parts[name] = _about_rows(name, part, scenario)
     for name, part in file.parts.items():
         if part.training is not None:
@@ -200,6 +209,7 @@ def budget_of(document: Document, folder: Path, bar: Bar = no_bar) -> BudgetRequ
         shares=shares or None,
         tables=tables,
         derived=derived,
+        null_values=null_values,
     )
 
 

@@ -572,19 +572,16 @@ def release(
     ends = _public_ends(scenario.query, certificate) if into_range else None
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     choices = {"part": part, "period": period, "only": only, "spend": spend, "noise": noise}
-    frame = released_frame(rows)
-    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
     if certificate.workflow == "budget":
         _check_generator(certificate, generator)
-        asked = _part_asked(certificate, book, choices)
         return _release_part(
             scenario,
-            frame,
+            released_frame(rows),
             certificate,
             book,
-            asked,
-            outside,
+            _part_asked(certificate, book, choices),
             out=out,
+            spent_marks=spent_marks,
             ends=ends,
             generator=generator,
         )
@@ -595,11 +592,13 @@ def release(
         )
     _check_certificate(scenario, certificate, generator, progress)
     generator.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
+    frame = released_frame(rows)
     value = fitting_value(scenario, frame)
     if not certificate.noise_std:
         check_atom(scenario, value)
     if out is not None:
         check_new(out)
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
 
     def drawn(entry: Entry) -> Release:
         released = _noisy(scenario, certificate, value, generator)
@@ -824,9 +823,9 @@ def _release_part(
     certificate: Certificate,
     book: Ledger,
     asked: _PartAsked,
-    outside: Outside,
     *,
     out: str | os.PathLike[str] | None,
+    spent_marks: str | os.PathLike[str] | None,
     ends: Floats | None,
     generator: Noise,
 ) -> Release:
@@ -844,6 +843,7 @@ def _release_part(
         ends = _ends_of(request, ends)
     if out is not None:
         check_new(out)
+    outside = Outside.of(book.path, asked=spent_marks, certificate=certificate.path, out=out)
     earlier = outputs_of(book, certificate, part, period) if request.is_rest else []
     is_whole = request.share is not None
     measurement = request.measurement

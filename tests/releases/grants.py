@@ -20,13 +20,13 @@ def text_of(certificate):
 
 
 def lived(ledger, certificate=ONE, state="published", **said):
-    """Release a certificate up to a state, and return the number of its intent."""
+    """Release a certificate up to a state, and return the entry of its intent."""
     entry = ledger.intend(granted(certificate, **said))
     if state != "intended":
-        ledger.record_drawn(entry.number, text_of(certificate))
+        ledger.record_drawn(entry, text_of(certificate))
     if state == "published":
-        ledger.record_published(entry.number)
-    return entry.number
+        ledger.record_published(entry)
+    return entry
 
 
 def states_of(ledger):

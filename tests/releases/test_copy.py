@@ -140,7 +140,7 @@ def test_killed_between_any_two_steps_at_most_one_is_open(both, moment):
     if moment not in MARKED:
         # whoever goes on with the old one loses nothing
         lived(Ledger(source), THREE, "intended", keys=("third",))
-        Ledger(source).record_drawn(before[1].number, text_of(TWO))
+        Ledger(source).record_drawn(before[1], text_of(TWO))
     assert run(["ledger", "copy", source, target]) == 0
     assert (is_open(source), is_open(target)) == (False, True)
     new, old = Ledger(target), Ledger(source)
@@ -175,11 +175,11 @@ def test_an_incoming_ledger_can_be_read_and_nothing_else(incoming, place, tmp_pa
     new = Ledger(target)
     assert new.is_incoming
     assert new.entries() == Ledger(source).entries()
-    number = new.entries()[1].number
+    entry = new.entries()[1]
     for call in (
         lambda: new.intend(granted(THREE, ("third",))),
-        lambda: new.record_drawn(number, "{}"),
-        lambda: new.give_up(number),
+        lambda: new.record_drawn(entry, "{}"),
+        lambda: new.give_up(entry),
         lambda: new.check_free(granted(THREE, ("third",))),
         lambda: copied(target, place("file")),
         lambda: release_again(None, ledger=new, out=tmp_path / "r.json"),

@@ -8,6 +8,7 @@ import threading
 import time
 from fractions import Fraction
 
+import attrs
 import pytest
 from tests.releases.grants import ONE, SECRET, THREE, TWO, granted, lived, states_of, text_of
 
@@ -28,9 +29,9 @@ def test_the_life_of_a_release(ledger):
     assert not ledger.path.exists()
     entry = ledger.intend(granted(ONE))
     assert states_of(ledger) == [(ONE, "intended", None)]
-    ledger.record_drawn(entry.number, text_of(ONE))
+    ledger.record_drawn(entry, text_of(ONE))
     assert states_of(ledger) == [(ONE, "drawn", text_of(ONE))]
-    ledger.record_published(entry.number)
+    ledger.record_published(entry)
     assert states_of(ledger) == [(ONE, "published", text_of(ONE))]
     assert ledger.entry(ONE).release == text_of(ONE)
     assert ledger.entry(TWO) is None
@@ -98,9 +99,9 @@ def test_an_attempt_that_was_given_up_costs_nothing_and_ends_there(ledger):
     assert ledger.releases() == []
     second = lived(ledger, ONE, "drawn")
     assert [entry.serial for entry in ledger.entries()] == [1, 2]
-    for number in (first, second):
+    for entry in (first, second):
         with pytest.raises(LedgerError, match="in state 'intended'"):
-            ledger.give_up(number)
+            ledger.give_up(entry)
     with pytest.raises(AlreadyReleasedError, match="same secret"):
         ledger.intend(granted(TWO))
 
@@ -113,15 +114,16 @@ def test_another_certificate_after_an_attempt_that_was_given_up(ledger):
 
 
 def test_steps_out_of_order(ledger):
-    ledger.make()
-    with pytest.raises(LedgerError, match="that release"):
-        ledger.record_drawn(1, "{}")
-    number = lived(ledger, ONE, "intended")
+    entry = lived(ledger, ONE, "intended")
+    with pytest.raises(LedgerError, match="does not have the intent"):
+        ledger.record_drawn(attrs.evolve(entry, hash="0" * 64), "{}")
+    with pytest.raises(LedgerError, match="does not have the intent"):
+        ledger.record_drawn(attrs.evolve(entry, number=2), "{}")
     with pytest.raises(LedgerError, match="does not have 111111111111 in state 'drawn'"):
-        ledger.record_published(number)
-    ledger.record_drawn(number, "{}")
+        ledger.record_published(entry)
+    ledger.record_drawn(entry, "{}")
     with pytest.raises(LedgerError, match="in state 'intended'"):
-        ledger.record_drawn(number, '{"other": 1}')
+        ledger.record_drawn(entry, '{"other": 1}')
     assert ledger.entry(ONE).release == "{}"
 
 
@@ -157,7 +159,7 @@ class TestBudgets:
         assert ledger.entries() == []
 
     def test_what_was_given_up_comes_back(self, ledger):
-        ledger.give_up(self.spend(ledger, "yearbook", "4/5").number)
+        ledger.give_up(self.spend(ledger, "yearbook", "4/5"))
         assert ledger.book().left(ONE, "yearbook", 1) == 1
 
     @pytest.mark.soundness
@@ -291,7 +293,7 @@ def test_a_file_of_0_bytes_is_damage_and_not_a_new_ledger(tmp_path):
     """Its releases are lost, and would be allowed a second time."""
     path, other = tmp_path / "l", Ledger(tmp_path / "other")
     path.touch()
-    lived(other)
+    entry = lived(other)
     for call in (
         lambda book: book.entries(),
         lambda book: book.releases(),
@@ -299,7 +301,7 @@ def test_a_file_of_0_bytes_is_damage_and_not_a_new_ledger(tmp_path):
         lambda book: book.id,
         lambda book: book.moved_to,
         lambda book: book.intend(granted(ONE)),
-        lambda book: book.record_drawn(1, "{}"),
+        lambda book: book.record_drawn(entry, "{}"),
         lambda book: finished(copying(book, other)),
         lambda book: finished(copying(other, book)),
     ):
@@ -324,8 +326,8 @@ def test_looking_and_advancing_make_no_ledger(tmp_path):
     assert (ledger.is_incoming, ledger.problems()) == (False, [])
     ledger.check_free(granted(ONE))
     with pytest.raises(LedgerError, match="cannot be used"):
-        ledger.record_drawn(1, "{}")
-    assert list(tmp_path.iterdir()) == []
+        ledger.record_drawn(lived(Ledger(tmp_path / "other")), "{}")
+    assert not (tmp_path / "l").exists()
 
 
 def test_every_ledger_has_an_id(tmp_path):
@@ -374,12 +376,12 @@ def test_a_ledger_with_several_names_is_refused(tmp_path):
 
 def test_a_busy_ledger_says_so(ledger, monkeypatch):
     monkeypatch.setattr("pufferslice.releases.storage._WAIT_SECONDS", 0.1)
-    number = lived(ledger, ONE, "intended")
+    entry = lived(ledger, ONE, "intended")
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     try:
         with pytest.raises(LedgerError, match="locked"):
-            ledger.record_drawn(number, "{}")
+            ledger.record_drawn(entry, "{}")
     finally:
         holder.execute("ROLLBACK")
         holder.close()
@@ -387,10 +389,12 @@ def test_a_busy_ledger_says_so(ledger, monkeypatch):
 
 
 def test_an_open_transaction_of_a_dead_process_is_not_there(ledger):
-    number = lived(ledger, ONE, "intended")
+    entry = lived(ledger, ONE, "intended")
     dead = sqlite3.connect(ledger.path, isolation_level=None)
     dead.execute("BEGIN IMMEDIATE")
-    dead.execute("INSERT INTO events VALUES (4, 'void', ?, '{}', '', '', NULL, 'x')", (number,))
+    dead.execute(
+        "INSERT INTO events VALUES (4, 'void', ?, '{}', '', '', NULL, 'x')", (entry.number,)
+    )
     dead.close()
     assert states_of(ledger) == [(ONE, "intended", None)]
 
@@ -474,7 +478,7 @@ def test_a_closed_ledger_says_where_it_went(tmp_path, capsys):
 def test_list_show_and_void(ledger, capsys):
     about = {"claim": "at most 64 %", "statistics": ("mean(a)", "mean(b)"), "n_rows": 16_280}
     first = ledger.intend(granted(ONE, **about))
-    ledger.record_drawn(first.number, text_of(ONE))
+    ledger.record_drawn(first, text_of(ONE))
     lived(ledger, TWO, "intended", keys=("other",))
     name = str(ledger.path)
     assert run(["ledger", "list", name, "--json"]) == 0

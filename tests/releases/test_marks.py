@@ -123,7 +123,7 @@ class TestRestored:
         restored(path, backups[0])
         ledger = Ledger(path)
         assert [entry.state for entry in ledger.entries()] == ["intended"]
-        ledger.give_up(ledger.entries()[0].number)
+        ledger.give_up(ledger.entries()[0])
         with pytest.raises(LedgerError, match="older than the spent marks"):
             release_a(saved, ledger=path)
         assert finished(reconciling(ledger, marks_in(saved.path.parent))) == 1
@@ -160,7 +160,7 @@ class TestRestored:
         monkeypatch.undo()
         restored(path, backups[0])
         ledger = Ledger(path)
-        ledger.record_drawn(ledger.entries()[0].number, '{"certificate": "other"}')
+        ledger.record_drawn(ledger.entries()[0], '{"certificate": "other"}')
         assert finished(reconciling(ledger, marks_in(saved.path.parent))) == 1
         assert [entry.state for entry in ledger.entries()] == ["drawn", "published"]
         assert finished(reconciling(ledger, marks_in(saved.path.parent))) == 0

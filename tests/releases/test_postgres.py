@@ -40,10 +40,10 @@ def test_the_life_of_a_release(address) -> None:
     ledger = Ledger(address)
     assert ledger.entries() == []
     assert ledger.path is None
-    number = ledger.intend(granted(ONE)).number
+    entry = ledger.intend(granted(ONE))
     assert states_of(ledger) == [(ONE, "intended", None)]
-    ledger.record_drawn(number, KEPT)
-    ledger.record_published(number)
+    ledger.record_drawn(entry, KEPT)
+    ledger.record_published(entry)
     assert states_of(ledger) == [(ONE, "published", KEPT)]
     assert [(event.kind, event.role) for event in ledger.events()] == [
         (kind, "postgres") for kind in ("made", "granted", "intended", "drawn", "published")
@@ -52,7 +52,7 @@ def test_the_life_of_a_release(address) -> None:
     for call, words in [
         (lambda: ledger.intend(granted(ONE)), "covers one release"),
         (lambda: ledger.intend(granted(TWO)), "same secret"),
-        (lambda: ledger.record_drawn(number, KEPT), "in state 'intended'"),
+        (lambda: ledger.record_drawn(entry, KEPT), "in state 'intended'"),
     ]:
         with pytest.raises(LedgerError, match=words):
             call()
@@ -95,10 +95,10 @@ def _attempt(address: str, certificate: str, cost, skew: float, results) -> None
     time.time = lambda: now() + skew
     try:
         ledger = Ledger(address)
-        number = ledger.intend(granted(certificate, cost=cost)).number
+        entry = ledger.intend(granted(certificate, cost=cost))
         text = json.dumps({"certificate": certificate, "by": os.getpid()})
-        ledger.record_drawn(number, text)
-        ledger.record_published(number)
+        ledger.record_drawn(entry, text)
+        ledger.record_published(entry)
         results.put((certificate, text, "released"))
     except LedgerError as error:
         results.put((certificate, None, str(error)))
@@ -152,11 +152,10 @@ def test_a_total_is_kept_by_processes_with_wrong_clocks(address) -> None:
 @pytest.mark.soundness
 def test_a_server_killed_between_any_two_steps(server, address) -> None:
     ledger = Ledger(address)
-    number = 3
     steps = [
         (lambda: ledger.intend(granted(ONE)), []),
-        (lambda: ledger.record_drawn(number, KEPT), [(ONE, "intended", None)]),
-        (lambda: ledger.record_published(number), [(ONE, "drawn", KEPT)]),
+        (lambda: ledger.record_drawn(ledger.entries()[0], KEPT), [(ONE, "intended", None)]),
+        (lambda: ledger.record_published(ledger.entries()[0]), [(ONE, "drawn", KEPT)]),
     ]
     for step, before in steps:
         server.kill()
@@ -234,11 +233,11 @@ def test_a_network_that_is_cut_anywhere(server) -> None:
         handed_out = None
         drawn = False
         try:
-            number = through.intend(grant).number
+            entry = through.intend(grant)
             handed_out = text_of(certificate)
-            through.record_drawn(number, handed_out)
+            through.record_drawn(entry, handed_out)
             drawn = True
-            through.record_published(number)
+            through.record_published(entry)
             completed += 1
         except LedgerError:
             pass
@@ -413,7 +412,7 @@ def test_check_finds_an_erased_trail_by_the_chain(address, erased, capsys) -> No
 def test_a_copy_closes_the_old_ledger(address, tmp_path, capsys) -> None:
     old = Ledger(tmp_path / "old.ledger")
     lived(old)
-    number = lived(old, TWO, "intended", keys=("other",), cost=0.5)
+    entry = lived(old, TWO, "intended", keys=("other",), cost=0.5)
     assert run(["ledger", "copy", str(tmp_path / "old.ledger"), address]) == 0
     new = Ledger(address)
     assert new.entries() == old.entries()
@@ -423,7 +422,7 @@ def test_a_copy_closes_the_old_ledger(address, tmp_path, capsys) -> None:
     with pytest.raises(AlreadyReleasedError, match=r"would cost 1\.25"):
         new.intend(granted("3" * 64, ("other",), cost=0.75))
     with pytest.raises(LedgerError, match="was copied to"):
-        old.record_drawn(number, KEPT)
+        old.record_drawn(entry, KEPT)
     with pytest.raises(LedgerError, match="before; use that one"):
         finished(copying(old, Ledger(tmp_path / "third.ledger")))
     assert not (tmp_path / "third.ledger").exists()

@@ -364,8 +364,8 @@ def test_release_again_of_nothing(certificate, ledger, tmp_path):
 def drawn_only(certificate, ledger):
     """A ledger as a crash leaves it before the file was written."""
     released = release_a(certificate, ledger=ledger.path.with_name("other"))
-    number = ledger.intend(grant_of(GROUPS, certificate)).number
-    ledger.record_drawn(number, json.dumps(released.to_json()))
+    entry = ledger.intend(grant_of(GROUPS, certificate))
+    ledger.record_drawn(entry, json.dumps(released.to_json()))
     return released
 
 
@@ -853,7 +853,7 @@ def test_a_damaged_release_in_the_ledger_is_not_handed_out(certificate, ledger, 
             connection.execute(damage)
             connection.commit()
     else:
-        ledger.record_drawn(ledger.intend(grant_of(GROUPS, certificate)).number, damage)
+        ledger.record_drawn(ledger.intend(grant_of(GROUPS, certificate)), damage)
     with pytest.raises(LedgerError, match="damaged"):
         release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
     assert not (tmp_path / "r.json").exists()
@@ -863,8 +863,8 @@ def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(
     certificate, ledger, tmp_path
 ):
     document = release_a(certificate, ledger=tmp_path / "one.ledger").to_json()
-    number = ledger.intend(grant_of(GROUPS, certificate)).number
-    ledger.record_drawn(number, json.dumps(document | {"certificate": "0" * 64}))
+    entry = ledger.intend(grant_of(GROUPS, certificate))
+    ledger.record_drawn(entry, json.dumps(document | {"certificate": "0" * 64}))
     with pytest.raises(LedgerError, match="another certificate"):
         release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
     assert not (tmp_path / "r.json").exists()

@@ -67,8 +67,8 @@ def test_it_is_a_ledger_like_any_other(ledger, path):
     assert kinds == ["made", "started", "checkpointed", "finished"]
     assert book.problems() == []
     assert book.book().run == ledger.run()
-    number = book.intend(Grant(certificate="1" * 64, keys=("secret",))).number
-    book.record_drawn(number, "{}")
+    entry = book.intend(Grant(certificate="1" * 64, keys=("secret",)))
+    book.record_drawn(entry, "{}")
     assert ledger.run().taken == 3
 
 

@@ -106,7 +106,7 @@ def void(location: Location, certificate: Digest, json: Json = False) -> None:
     book = Ledger(location)
     book.check_there()
     entry = _entry(book, certificate)
-    book.give_up(entry.number)
+    book.give_up(entry)
     answer(
         {"ledger": book.name, "certificate": entry.certificate, "state": "void"},
         f"Given up: {entry.certificate[:12]}. The certificate can be released.",

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import attrs
 
+from pufferslice._core.files import digest
 from pufferslice.errors import LedgerError, StorageError
 from pufferslice.releases.chain import Event, is_whole
 from pufferslice.releases.ledger import Ledger, Transaction
@@ -57,7 +58,7 @@ def releasing(
 ) -> Steps[_Result]:
     """Release once: intent, noise, result, spent mark, handed out, each recorded before the next.
 
-    Marks are read before the intent, so that every mark of this ledger is of an earlier event.
+    Marks are read before the ledger, so that every mark of this ledger is of an earlier event.
     """
     seen = outside.seen(ledger.book())
     yield Step("looked")
@@ -67,15 +68,17 @@ def releasing(
     result = draw(entry)
     yield Step("noise")
     release = text(result)
-    ledger.record_drawn(entry.number, release)
+    ledger.record_drawn(entry, release)
     yield Step("drawn")
     with _recorded_in(ledger):
         outside.leave(ledger.storage.label, ledger.lineage, grant, entry, release)
     yield Step("marked")
+    _check_again(ledger, entry, outside, release)
+    yield Step("checked")
     with _recorded_in(ledger):
         hand_out(result)
     yield Step("handed out")
-    ledger.record_published(entry.number)
+    ledger.record_published(entry)
     yield Step("published")
     return result
 
@@ -84,16 +87,28 @@ def publishing_again(
     ledger: Ledger, entry: Entry, outside: Outside, hand_out: Callable[[], object]
 ) -> Steps[None]:
     """Hand out a recorded release once more, and record that."""
-    grant = ledger.book().grants[entry.certificate]
+    grant, release = ledger.book().grants[entry.certificate], entry.release or ""
     with _recorded_in(ledger):
-        outside.leave(ledger.storage.label, ledger.lineage, grant, entry, entry.release or "")
+        outside.leave(ledger.storage.label, ledger.lineage, grant, entry, release)
     yield Step("marked")
+    _check_again(ledger, entry, outside, release)
+    yield Step("checked")
     with _recorded_in(ledger):
         hand_out()
     yield Step("handed out")
     if ledger.book().entries[entry.number].state == "drawn":
-        ledger.record_published(entry.number)
+        ledger.record_published(entry)
     yield Step("published")
+
+
+def _check_again(ledger: Ledger, entry: Entry, outside: Outside, release: str) -> None:
+    """Make sure, after the mark was left, that the ledger was not restored meanwhile.
+
+    Of two that release at once from two branches of a ledger, at least one sees the other's mark.
+    """
+    marks, book = outside.seen(ledger.book()), ledger.book()
+    book.check_kept(entry, digest(release.encode()))
+    book.check_marks(marks, ledger.place)
 
 
 @contextlib.contextmanager

@@ -316,22 +316,22 @@ class Ledger(Shown):
         self.storage.check_locks()
         return self.change(work)
 
-    def record_drawn(self, number: int, release: str) -> None:
+    def record_drawn(self, entry: Entry, release: str) -> None:
         """Record the finished release of an intent, before it is handed out."""
-        self.change(
-            lambda transaction: transaction.append(
-                "drawn", release=number, content=transaction.keep(release)
-            )
-        )
+        self.change(lambda t: self._advance(t, entry, "drawn", content=t.keep(release)))
 
-    def record_published(self, number: int) -> None:
+    def record_published(self, entry: Entry) -> None:
         """Record that the release of an intent was handed out completely."""
         done = "the release is kept in it, and may have been handed out"
-        self.change(lambda transaction: transaction.append("published", release=number), done)
+        self.change(lambda t: self._advance(t, entry, "published"), done)
 
-    def give_up(self, number: int) -> None:
+    def give_up(self, entry: Entry) -> None:
         """Record that an intent without a result will never have one, so that it costs nothing."""
-        self.change(lambda transaction: transaction.append("void", release=number))
+        self.change(lambda t: self._advance(t, entry, "void"))
+
+    @staticmethod
+    def _advance(transaction: Transaction, entry: Entry, kind: str, **fields: str) -> None:
+        transaction.append(kind, release=entry.number, intent=entry.hash, **fields)
 
     def problems(self) -> list[str]:
         """List what is wrong with the ledger, in sentences; none if all is well."""

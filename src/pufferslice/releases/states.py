@@ -300,6 +300,16 @@ class Book:
         contents = {entry.content for entry in self.entries.values()}
         return is_own and not (mark.intent in self.hashes and mark.content in contents)
 
+    def check_kept(self, entry: Entry, content: str) -> None:
+        """Raise unless a recorded release is still in the ledger, as it was recorded."""
+        known = self.entries.get(entry.number)
+        if known is None or (known.hash, known.content) != (entry.hash, content):
+            raise LedgerError(
+                f"ledger {self.name!r} does not have the release of {entry.certificate[:12]} that "
+                "was just recorded: it was restored from a backup meanwhile. Nothing was handed "
+                "out; `pufferslice ledger reconcile` takes in what is missing"
+            )
+
     def check_marks(self, marks: Sequence["Mark"], place: str | None) -> None:
         """Raise if the ledger is older than its marks, so that it forgot a release."""
         forgotten = [mark for mark in marks if self.forgets(mark, place)]
@@ -487,11 +497,15 @@ def _advanced(old: ReleaseState, new: ReleaseState) -> "Transition":
             # after a copy the other ledger says that nothing was drawn
             book.check_open()
         entry = book.entries.get(event.release or 0)
-        if entry is None or entry.state != old:
-            which = "that release" if entry is None else entry.certificate[:12]
+        if entry is None or entry.hash != fields["intent"]:
             raise LedgerError(
-                f"ledger {book.name!r} does not have {which} in state {old!r}; another process "
-                "has advanced this release, so nothing was changed"
+                f"ledger {book.name!r} does not have the intent of this release: it was restored "
+                "from a backup meanwhile, so nothing was changed"
+            )
+        if entry.state != old:
+            raise LedgerError(
+                f"ledger {book.name!r} does not have {entry.certificate[:12]} in state {old!r}; "
+                "another process has advanced this release, so nothing was changed"
             )
         content = fields["content"] if new == "drawn" else entry.content
         book.entries[entry.number] = attrs.evolve(entry, state=new, content=content)

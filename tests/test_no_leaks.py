@@ -23,7 +23,7 @@ import pufferslice as ps
 from pufferslice.cli.app import run
 from pufferslice.data import read_table
 from pufferslice.data.frames import frame_of
-from pufferslice.data.readers import complete_frames
+from pufferslice.data.readers import FileTable
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import TwoWorlds
 from pufferslice.queries import (
@@ -117,7 +117,7 @@ def damaged(tmp_path):
 def in_batches(path, query=MEAN):
     """The query on each batch of rows of a file."""
     columns = ["site", *query.columns]
-    return [query.outputs(frame) for frame, _ in complete_frames(path, columns, "refuse")]
+    return [query.outputs(frame) for frame in FileTable.of(path).frames(columns)]
 
 
 CSV = "who,site,x\n" + "\n".join(f"{w},{s},{x}" for w, s, x in zip(*SMALL.values(), strict=True))

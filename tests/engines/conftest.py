@@ -10,9 +10,14 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
-ENGINES = ("polars", "duckdb", "ibis", "pyspark", "dask")
+QUICK = ("polars", "duckdb", "ibis")
+SLOW = ("pyspark", "dask")
+ENGINES = (*QUICK, *(pytest.param(name, marks=pytest.mark.soak) for name in SLOW))
+"""Engines; those that take seconds for each query do all of it in the soak only."""
 READ = (*ENGINES, "dataset")
 """Engines, and tables that are read in batches."""
+EVERY = (*QUICK, *SLOW, "dataset")
+"""All of them, for what everyone must do each time."""
 ZONE = "Europe/Berlin"
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from tests.engines.conftest import ENGINES, READ
+from tests.engines.conftest import ENGINES, EVERY, READ
 from tests.engines.tables import nasty_query, nasty_table, plain_query, plain_table
 
 import pufferslice as ps
@@ -117,10 +117,18 @@ def certificate(in_memory):
     return ps.certify_release(in_memory, ps.Guarantee.guess(at_most=0.64))
 
 
-@pytest.mark.parametrize("engine", READ)
+@pytest.fixture(scope="module", params=EVERY)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def scenario(engine, held_by, tables):
+    return scenario_of(*(held_by(engine, table) for table in tables))
+
+
 class TestScenario:
-    def test_moments_are_those_of_rows_in_memory(self, engine, held_by, tables, in_memory):
-        scenario = scenario_of(*(held_by(engine, table) for table in tables))
+    def test_moments_are_those_of_rows_in_memory(self, scenario, in_memory):
         assert scenario.description() == in_memory.description()
         assert scenario.distributions_digest() == in_memory.distributions_digest()
         for kept in ("distributions", "current"):
@@ -138,10 +146,7 @@ class TestScenario:
                     for mine, theirs in zip(found[name].cells[label], cells, strict=True):
                         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 
-    def test_certificates_verify_across_engines(
-        self, engine, held_by, tables, in_memory, certificate
-    ):
-        scenario = scenario_of(*(held_by(engine, table) for table in tables))
+    def test_certificates_verify_across_engines(self, scenario, in_memory, certificate):
         assert ps.verify(certificate, scenario=scenario).holds
         own = ps.certify_release(scenario, ps.Guarantee.guess(at_most=0.64))
         assert ps.verify(own, scenario=in_memory).holds

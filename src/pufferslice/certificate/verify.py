@@ -153,7 +153,11 @@ def verify(
     if scenario is not None:
         problems = problems or _problems_of(certificate, scenario, progress)
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
-        if not problems and rests_on_rows(certificate, scenario):
+        if (
+            not problems
+            and isinstance(scenario, Scenario)
+            and rests_on_rows(required_evidence(certificate), scenario)
+        ):
             unchecked["unsliced.epsilon, views"] = (
                 "they rest on single rows, of which this scenario has moments only; a table in "
                 "memory decides them"

@@ -116,8 +116,8 @@ def release(
         unwanted = {"--group": group, "--row": row, "--rows": rows}
         if unfit := [name for name, value in unwanted.items() if value is not None]:
             raise ArgumentError(
-                f"{listed(unfit)} is for a scenario.toml; name the rows of a part of a budget after "
-                "budget.toml, as in: release budget.toml january.csv"
+                f"{listed(unfit)} is for a scenario.toml; name the rows of a part of a budget "
+                "after budget.toml, as in: release budget.toml january.csv"
             )
         request, name = read_budget(scenario, progress_bar), _part_of(held, part)
         section = request.derived[name]
@@ -141,8 +141,8 @@ def release(
         choices |= {"--noise": noise, "the rows after the scenario": data}
         if unfit := [name for name, value in choices.items() if value is not None]:
             raise ArgumentError(
-                f"{listed(unfit)} is for a budget, and this certificate is of one release; leave it "
-                "out, or name rows with --rows"
+                f"{listed(unfit)} is for a budget, and this certificate is of one release; leave "
+                "it out, or name rows with --rows"
             )
         asked = read_request(scenario, progress_bar)
         section = asked.file.derived

@@ -50,8 +50,9 @@ from pufferslice.config.document import (
 )
 from pufferslice.data import read_table
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.data.readers import beside, data_files, identity_of
-from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.data.locations import beside
+from pufferslice.data.readers import same_files
+from pufferslice.errors import ArgumentError
 from pufferslice.noise.fit import SHAPES
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
@@ -125,11 +126,8 @@ class Data(Table):
 
     def has_file_of(self, path: str, folder: Path, others: Iterable[str] = ()) -> bool:
         """Return whether a path names a file of the table or of others; False if none is found."""
-        released: set[object] = set()
-        for name in filter(None, (self.path, *others)):
-            with contextlib.suppress(TableError, StorageError):
-                released |= set(map(identity_of, data_files(beside(folder, name))))
-        return bool(released & set(map(identity_of, data_files(beside(folder, path)))))
+        names = filter(None, (self.path, *others))
+        return same_files(beside(folder, path), [beside(folder, name) for name in names])
 
 
 class SecretBins(Table):

@@ -9,7 +9,6 @@ import fnmatch
 import glob
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, Final, final
@@ -86,7 +85,7 @@ class _told:  # noqa: N801 - used as a word of a sentence
     def __enter__(self) -> None:
         """Do nothing."""
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise a `StorageError` in place of an error of the store."""
         if isinstance(error, OSError | pa.ArrowException | NotImplementedError | ValueError):
             raise StorageError(
@@ -130,8 +129,8 @@ def locations_of(path: str | os.PathLike[str], check: Callable[[PurePath], str])
         return [Location(text, scheme)]
     if scheme == "file":
         text, scheme = unquote(urlsplit(text).path), ""
-    place = _Local() if not scheme else _Store.of(text, scheme)
-    root = text if not scheme else place.root
+    place = _Store.of(text, scheme) if scheme else _Local(text)
+    root = place.root
     if place.is_folder(root):
         names = [name for name in place.below(root) if name.lower().endswith(".parquet")]
         nested = [name for name in names if str(PurePosixPath(name).parent) != root.rstrip("/")]
@@ -198,6 +197,9 @@ def _fits(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
 class _Local:
     """Files of this machine."""
 
+    root: str
+    """Path as it was given."""
+
     def is_folder(self, path: str) -> bool:
         return Path(path).is_dir()
 
@@ -221,16 +223,9 @@ def _walked(root: str, deepest: int | None) -> Iterator[tuple[str, bool]]:
     for entry in entries:
         path = entry.name if root == "." else os.path.join(root, entry.name)  # noqa: PTH118 - text
         is_folder = entry.is_dir(follow_symlinks=False)
-        yield path, not is_folder and _is_regular(entry)
+        yield path, not entry.is_dir()  # a link to nothing is refused when it is opened
         if is_folder and (deepest is None or deepest > 1):
             yield from _walked(path, None if deepest is None else deepest - 1)
-
-
-def _is_regular(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return stat.S_ISREG(entry.stat().st_mode)
-    except OSError:
-        return False
 
 
 def _bounded(entries: Iterator[tuple[str, bool]]) -> Iterator[str]:

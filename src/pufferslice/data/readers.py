@@ -11,7 +11,7 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import IO, Any, Final, Literal, TypeAlias, final
 
 import attrs
@@ -24,7 +24,7 @@ from pufferslice._core.text import given, listed
 from pufferslice.data.batches import ROWS_PER_BATCH
 from pufferslice.data.frames import Frame, check_known, check_names, frame_of
 from pufferslice.data.locations import Location, locations_of
-from pufferslice.errors import ArgumentError, TableError
+from pufferslice.errors import ArgumentError, StorageError, TableError
 
 SEPARATORS: Final = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK: Final = b"PAR1"
@@ -231,9 +231,13 @@ def suffix_of(path: PurePath) -> str:
 
 
 def same_files(first: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]]) -> bool:
-    """Whether a path names a file that others name as well."""
+    """Return whether a path names a file that others name as well, as far as these are found."""
     found = {location.identity for location in locations_of(first, suffix_of)}
-    return any(found & {each.identity for each in locations_of(o, suffix_of)} for o in others)
+    released: set[object] = set()
+    for other in others:
+        with contextlib.suppress(TableError, StorageError):
+            released |= {location.identity for location in locations_of(other, suffix_of)}
+    return bool(found & released)
 
 
 def _check_same_fields(
@@ -412,8 +416,7 @@ def text_of(file: Location) -> Iterator[IO[bytes]]:
             content.seek(0)
             if zipped and not head.startswith(_GZIP_MARK):
                 raise not_what_it_says(file, "gzip", head)
-            unpacked = _Unpacked(gzip.open(content), file, size) if zipped else None
-            with content if unpacked is None else io.BufferedReader(unpacked, _BUFFER) as text:
+            with _unzipped(content, file, size) if zipped else content as text:
                 start = text.read(4096)
                 if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
                     raise not_what_it_says(file, "UTF-8 text", start)
@@ -435,11 +438,16 @@ def text_of(file: Location) -> Iterator[IO[bytes]]:
         ) from None
 
 
+def _unzipped(packed: IO[bytes], file: Location, size: int) -> IO[bytes]:
+    unpacked = gzip.GzipFile(fileobj=packed)
+    return io.BufferedReader(_Unpacked(unpacked, file, size), _BUFFER)
+
+
 @final
 class _Unpacked(io.RawIOBase):
     """The content of a packed file, up to so many times the size of that."""
 
-    def __init__(self, packed: IO[bytes], file: Location, size: int) -> None:
+    def __init__(self, packed: gzip.GzipFile, file: Location, size: int) -> None:
         self._packed, self._file, self._size, self._place = packed, file, size, 0
 
     def readable(self) -> bool:
@@ -488,8 +496,3 @@ def not_what_it_says(file: Location, wanted: str, head: bytes = b"") -> TableErr
         f"{str(file)!r} is not what its name says: expected {wanted}, found {kind}. Rename it or "
         f"convert it{hint}"
     )
-
-
-def written_beside(folder: Path, name: str) -> Path:
-    """Path of a file beside a scenario."""
-    return folder / name

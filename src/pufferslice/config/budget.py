@@ -32,6 +32,7 @@ from pufferslice.config.scenario import (
 )
 from pufferslice.config.training import read_training_file, sampling_and_steps
 from pufferslice.data.locations import beside
+from pufferslice.data.readers import FileTable
 from pufferslice.errors import ArgumentError
 from pufferslice.noise.shape import Kind
 from pufferslice.scenario.scenario import Scenario
@@ -124,7 +125,7 @@ class BudgetRequest:
     options: ClaimSection
     parts: Mapping[str, BudgetPart]
     shares: Mapping[str, float] | None
-    tables: Mapping[str, pa.Table | None]
+    tables: Mapping[str, FileTable | pa.Table | None]
     """Table of [data] of each part about rows, if its scenario reads one."""
     derived: Mapping[str, DerivedSection]
     """Statistics that a release of each part computes after noise."""
@@ -183,7 +184,7 @@ def budget_of(document: Document, folder: Path, bar: Bar = no_bar) -> BudgetRequ
         raise ArgumentError("[parts]: is required, a table for each part")
     claim = file.claim.claim()
     parts: dict[str, BudgetPart] = {}
-    tables: dict[str, pa.Table | None] = {}
+    tables: dict[str, FileTable | pa.Table | None] = {}
     derived: dict[str, DerivedSection] = {}
     null_values: dict[str, Sequence[str]] = {}
     for name, part in file.parts.items():

@@ -88,6 +88,8 @@ def _answer(address: str, first: int, last: int) -> http.client.HTTPResponse:
     opener = urllib.request.build_opener(_OnlySecure)
     try:
         answer: http.client.HTTPResponse = opener.open(request, timeout=_TIMEOUT)
+    except StorageError:
+        raise
     except (OSError, ValueError, http.client.HTTPException) as error:
         kind = error.code if isinstance(error, urllib.error.HTTPError) else type(error).__name__
         raise refused(f"its server answers {kind}") from None

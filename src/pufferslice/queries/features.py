@@ -284,7 +284,7 @@ class RowFeatures:
         """Count, for each column, what is missing and what clipping changes; confidential."""
         sources = {factor.column: factor for part in self.parts for factor in part.factors}
         read = {column: sources.get(column) for column in self.columns}
-        return unusual_values(rows_of(table), read)
+        return unusual_values(rows_of(table, list(read)), read)
 
     @cached_property
     def partitions(self) -> list[Partition]:

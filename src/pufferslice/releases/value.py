@@ -13,13 +13,13 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import listed
 from pufferslice.data.frames import Frame, check_columns, without_missing
-from pufferslice.data.tables import Rows, names_of, rows_of
+from pufferslice.data.tables import Rows, frame_of_rows, names_of, rows_of
 from pufferslice.data.texts import text_facts
 from pufferslice.errors import PuffersliceError, ReleaseError, ScenarioError, TableError
 from pufferslice.queries.features import feature_bits
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior
-from pufferslice.scenario.rows import exact_sums, frame_of_rows, most_rows
+from pufferslice.scenario.rows import exact_sums, most_rows
 from pufferslice.scenario.scenario import Scenario
 
 _ATOM_TOLERANCE: Final = 1e-9
@@ -30,7 +30,9 @@ def released_rows(scenario: Scenario, rows: object) -> Rows:
 
     Sums of rows are asked for where the rows are; other queries need them in memory.
     """
-    return rows_of(rows) if scenario.prior_kind == "rows" else frame_of_rows(rows)
+    if scenario.prior_kind != "rows":
+        return frame_of_rows(rows)
+    return rows_of(rows, _columns_of(scenario))
 
 
 def table_mark(

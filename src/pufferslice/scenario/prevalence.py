@@ -12,7 +12,7 @@ from pufferslice._core.checks import check_between, check_count, check_fits, che
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
 from pufferslice.data.frames import without_missing
-from pufferslice.data.tables import n_rows_of
+from pufferslice.data.tables import frame_of_rows, n_rows_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import Condition, conditions_of
@@ -29,7 +29,6 @@ from pufferslice.scenario.rows import (
     RowTable,
     Worlds,
     check_kinds,
-    frame_of_rows,
     share_differing,
     worlds_and_current,
 )

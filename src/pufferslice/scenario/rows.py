@@ -7,7 +7,6 @@ the means and the covariances of what rows of each kind add, and holds for any r
 
 import contextlib
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -23,9 +22,8 @@ from pufferslice._core.checks import check_above, check_between, check_count
 from pufferslice._core.text import listed, quoted
 from pufferslice.data.batches import Batches
 from pufferslice.data.engines import Lazy
-from pufferslice.data.frames import Frame, check_columns, frame_of
+from pufferslice.data.frames import Frame, check_columns
 from pufferslice.data.handed import HandedSums
-from pufferslice.data.readers import read_table
 from pufferslice.data.tables import Rows, rows_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
@@ -354,7 +352,7 @@ class RowTable(ABC):
         scales = np.exp2(np.ceil(np.log2(spans * units)))
         n_bits = feature_bits(n_rows or HIDDEN_ROWS)
         return cls.read(
-            rows_of(table),
+            rows_of(table, [*features.columns, *(column for column, _ in secret)]),
             secret,
             query=attrs.evolve(query, scales=scales, missing="middle"),
             features=features,
@@ -720,11 +718,6 @@ def exact_sums(rows: Rows, features: RowFeatures, n_bits: int) -> tuple[int, Int
         return int(tally.counts.sum()), tally.sums().sum(axis=0)
     check_columns(rows, features.columns)
     return len(rows), features.sums(rows, n_bits)
-
-
-def frame_of_rows(table: object) -> Frame:
-    """The rows of a table in memory, or of a file or files named by a path."""
-    return frame_of(read_table(table) if isinstance(table, str | os.PathLike) else table)
 
 
 def checked_features(query: Query, *, has_public_rows: bool) -> RowFeatures:

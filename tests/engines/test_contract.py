@@ -12,7 +12,7 @@ import pufferslice as ps
 from pufferslice.data.engines import collected, lazy_of
 from pufferslice.data.frames import frame_of
 from pufferslice.data.tables import rows_of
-from pufferslice.queries import equals, sums
+from pufferslice.queries import equals, summary, sums
 from pufferslice.queries.expressions import Expressions
 from pufferslice.queries.features import RowFeatures
 from pufferslice.queries.layout import Layout
@@ -166,3 +166,50 @@ class TestScenario:
         exact = np.array([float(value) for value in exact])
         apart = np.abs(released.values - exact) / released.noise_stds
         assert 0 < apart.max() < 8
+
+
+@pytest.mark.soundness
+class TestBoundsThatRestOnRows:
+    """They were computed from single rows, of which an engine's scenario has moments only."""
+
+    QUERY = summary(mean=["age", "pay"], clip={"age": (17, 90), "pay": (0, 100)})
+
+    def scenario(self, table):
+        return ps.Scenario.from_prevalence(
+            None,
+            column="sex",
+            value="F",
+            within=0.05,
+            query=self.QUERY,
+            moments_from=table,
+            n_rows=500,
+        )
+
+    @pytest.fixture
+    def tables(self):
+        table = plain_table(500)
+        return table, pa.dataset.dataset(table)
+
+    def test_a_claim_that_rests_on_them_is_refused(self, tables):
+        in_memory, elsewhere = map(self.scenario, tables)
+        claim = ps.Guarantee.unsliced(order=4, epsilon=1)
+        certificate = ps.certify_release(in_memory, claim)
+        assert ps.verify(certificate, scenario=in_memory).holds
+        (problem,) = ps.verify(certificate, scenario=elsewhere).problems
+        assert "rests on single rows" in problem
+        # By moments alone the noise is larger, and rows can only confirm it.
+        own = ps.certify_release(elsewhere, claim)
+        assert own.released.noise.std > certificate.released.noise.std
+        assert ps.verify(own, scenario=in_memory).holds
+        assert ps.verify(own, scenario=elsewhere).holds
+
+    def test_views_beside_a_claim_of_guesses_are_told_apart(self, tables):
+        in_memory, elsewhere = map(self.scenario, tables)
+        certificate = ps.certify_release(in_memory, ps.Guarantee.guess(at_most=0.64))
+        unchecked = [
+            ps.verify(certificate, scenario=each).unchecked for each in (in_memory, elsewhere)
+        ]
+        assert [any("single rows" in text for text in texts) for texts in unchecked] == [
+            False,
+            True,
+        ]

@@ -22,8 +22,9 @@ import pytest
 import pufferslice as ps
 from pufferslice.cli.app import run
 from pufferslice.data import read_table
-from pufferslice.data.frames import frame_of
-from pufferslice.data.readers import complete_frames
+from pufferslice.data.frames import frame_of, without_missing
+from pufferslice.data.readers import FileTable
+from pufferslice.data.tables import frames_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import TwoWorlds
 from pufferslice.queries import (
@@ -116,8 +117,10 @@ def damaged(tmp_path):
 
 def in_batches(path, query=MEAN):
     """The query on each batch of rows of a file."""
-    columns = ["site", *query.columns]
-    return [query.outputs(frame) for frame, _ in complete_frames(path, columns, "refuse")]
+    table = FileTable.of(path)
+    columns = list(dict.fromkeys((table.columns[0], *query.columns)))
+    frames = [without_missing(frame, columns, "refuse")[0] for frame in frames_of(table, columns)]
+    return [query.outputs(frame) for frame in frames]
 
 
 CSV = "who,site,x\n" + "\n".join(f"{w},{s},{x}" for w, s, x in zip(*SMALL.values(), strict=True))

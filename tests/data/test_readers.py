@@ -12,7 +12,7 @@ import pytest
 
 from pufferslice.data import read_table, readers
 from pufferslice.data.frames import floats_of, frame_of, missing_rows
-from pufferslice.data.readers import Piece, batches, pieces_of
+from pufferslice.data.readers import FileTable
 from pufferslice.errors import StorageError, TableError
 
 TABLE = pa.table({"age": [30, 40, 50], "job": ["a", "?", "c"], "pay": [1.5, 2.5, 3.5]})
@@ -140,10 +140,11 @@ class TestSeveralFiles:
 
 
 class TestBadFiles:
-    def test_a_url_is_refused_without_its_password(self):
-        url = "s3://me:hunter2@bucket/people.parquet"
+    @pytest.mark.parametrize("scheme", ["ftp", "http", "gcs", "sftp", "data", "hdfs"])
+    def test_a_url_is_refused_without_its_password(self, scheme):
+        url = f"{scheme}://me:hunter2@bucket/people.parquet"
         for path in (url, Path(url)):
-            with pytest.raises(StorageError, match=r"s3://.* only files of this machine") as caught:
+            with pytest.raises(StorageError, match=rf"of {scheme}:// cannot be read") as caught:
                 read_table(path)
             assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
@@ -225,18 +226,19 @@ def csv(tmp_path, text, name="people.csv"):
 
 
 def rows_of(path):
-    (piece,) = pieces_of([path], COLUMNS)
-    return pa.concat_tables(batches(piece, COLUMNS)).to_pydict()
+    frames = list(FileTable.of(path).frames(COLUMNS))
+    return pa.concat_tables([frame.to_arrow() for frame in frames]).to_pydict()
 
 
-class TestParquetPieces:
-    def test_one_piece_for_each_row_group_that_has_rows(self, tmp_path):
+class TestParquetBatches:
+    def test_rows_of_all_row_groups_and_files(self, tmp_path):
         path = tmp_path / "people.parquet"
-        pq.write_table(pa.table({"name": list("abcde")}), path, row_group_size=2)
-        found = pieces_of([path], ["name"])
-        assert found == [Piece(path, 0, 2), Piece(path, 1, 2), Piece(path, 2, 1)]
-        (last,) = batches(found[2], ["name"])
-        assert last.to_pydict() == {"name": ["e"]}
+        table = pa.table({"name": list("abcde"), "age": range(5)})
+        pq.write_table(table, path, row_group_size=2)
+        pq.write_table(table.slice(0, 0), tmp_path / "qeople.parquet")
+        for given in (path, tmp_path):
+            assert rows_of(given) == table.to_pydict()
+            assert FileTable.of(given).n_rows() == 5
 
     def test_only_the_named_columns(self, tmp_path):
         path = tmp_path / "people.parquet"
@@ -261,11 +263,10 @@ class TestParquetPieces:
             rows_of(path)
 
 
-class TestCsvPieces:
+class TestCsvBatches:
     def test_batches_hold_all_rows_in_order(self, tmp_path, small_batches):
         path = csv(tmp_path, "name,age\n" + "".join(f"n{i},{i}\n" for i in range(100)))
-        (piece,) = pieces_of([path], COLUMNS)
-        assert len(list(batches(piece, COLUMNS))) > 5
+        assert len(list(FileTable.of(path).frames(COLUMNS))) > 5
         assert rows_of(path) == {"name": [f"n{i}" for i in range(100)], "age": list(range(100))}
 
     def test_decimals_may_come_after_integers(self, tmp_path, small_batches):

@@ -15,7 +15,7 @@ from tests.refusals import check_refused
 
 from pufferslice.data import LabelledImages, read_table
 from pufferslice.data.frames import floats_of, frame_of, labels_of, without_missing
-from pufferslice.data.readers import complete_frames, pieces_of
+from pufferslice.data.readers import FileTable
 from pufferslice.errors import ArgumentError, TableError
 
 TABLE = pa.table({"age": [30, 40, 50], "job": ["a", "?", "c"], "pay": [1.5, 2.5, 3.5]})
@@ -60,12 +60,7 @@ def read(name, content):
 
 def read_parts(name, content):
     Path(name).write_bytes(content)
-    return next(complete_frames(name, ["Alter"], "refuse"))
-
-
-def parquet():
-    pq.write_table(TABLE, "a.parquet")
-    return Path("a.parquet")
+    return next(FileTable.of(name).frames(["Alter"]))
 
 
 def without_rows():
@@ -106,8 +101,6 @@ REFUSED = {
         ("empty", lambda name: read(name, b""), "t.csv", "t.csv.gz", "t.parquet"),
         ("rows", lambda text: read("t.csv.gz", gzip.compress(text)), b"a,b\n", b"\n\n", b""),
         ("3 columns", lambda: read_table(without_rows())),
-        ("rows", lambda: pieces_of([Path(without_rows())], ["age"])),
-        ("rows", lambda: pieces_of([parquet(), Path(without_rows())], ["age"])),
         ("'a'", lambda: read("t.csv", b"a,b,a\n1,2,3\n")),
         ("sep=';'", lambda name: read(name, SEMICOLONS), "t.csv", "t.tsv"),
         ("sep=';'", lambda name: read_parts(name, SEMICOLONS), "t.csv", "t.tsv"),

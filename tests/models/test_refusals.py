@@ -30,9 +30,9 @@ def released(query, folder, **scenario):
     noise = SeededTestNoise(3)
     settings = {"column": "town", "value": "y", "within": 0.1, "moments_from": TABLE.slice(0)}
     scenario = Scenario.from_prevalence(TABLE, query=query, **(settings | scenario))
-    certificate = certify_release(scenario, Guarantee.guess(at_most=0.7), noise=noise)
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.7), generator=noise)
     return release(
-        scenario, TABLE, certificate, ledger=folder / "l.ledger", noise=noise
+        scenario, TABLE, certificate, ledger=folder / "l.ledger", generator=noise
     ), certificate
 
 

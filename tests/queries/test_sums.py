@@ -339,14 +339,15 @@ class TestLabelsAndBoxes:
     )
 
     def test_labels_are_named_by_columns(self):
-        labels = self.QUERY.features.labels
-        assert list(labels) == ["sex", "ill", "age", "at", "sex & ill"]
-        codes = {name: label(FRAME) for name, label in labels.items()}
+        features = self.QUERY.features
+        labellings = features.labellings
+        assert list(labellings) == ["sex", "ill", "age", "at", "sex & ill"]
+        codes = features.read(FRAME).labels(labellings)
         assert codes["sex"].tolist() == [{"F": 1, "M": 2}[sex] for sex in DATA["sex"]]
         # A function of the row: the same in any part of the table.
         part = frame_of(TABLE.slice(50, 60))
-        for name, label in pickle.loads(pickle.dumps(dict(labels))).items():  # noqa: S301
-            np.testing.assert_array_equal(label(part), codes[name][50:110])
+        for name, labels in features.read(part).labels(labellings).items():
+            np.testing.assert_array_equal(labels, codes[name][50:110])
         # Equal labels, equal flags.
         numbers = self.QUERY.features.numbers(FRAME)
         place = self.QUERY.features.names.index("count(sex = F, ill = yes)")
@@ -355,7 +356,7 @@ class TestLabelsAndBoxes:
 
     def test_labels_of_too_many_patterns_are_left_out(self):
         big = contingency_table({"a": list(range(80)), "b": list(range(80))})
-        assert list(big.features.labels) == ["a", "b"]
+        assert list(big.features.labellings) == ["a", "b"]
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("n_rows", [1, 300])

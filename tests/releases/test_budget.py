@@ -251,7 +251,7 @@ def drawn_values(calls, n_draws):
     Without a ledger, which only writes down what is drawn.
     """
     part = part_of(DRAWN, "yearbook")
-    value = part_sums(YEARBOOK, frame_of(TABLE), part)
+    _, value = part_sums(YEARBOOK, frame_of(TABLE), part)
     entry = SimpleNamespace(serial=1)
     found, stream = [], Stream(3 * len(calls) * n_draws)
     for _ in range(n_draws):

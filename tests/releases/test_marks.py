@@ -34,7 +34,7 @@ from pufferslice.releases import Ledger, release, release_again, storage
 from pufferslice.releases.commands import copying, finished, reconciling
 from pufferslice.releases.marks import found_in, marks_in, marks_of_releases
 from pufferslice.releases.release import Release, grant_of
-from pufferslice.releases.value import fitting_value, released_frame, table_mark
+from pufferslice.releases.value import fitting_value, released_rows, table_mark
 
 OTHER = Scenario.from_groups(TABLE, secret="t", query=MEAN)
 OTHER_ROWS = TABLE.take([0, 2, 4, 6, 8])
@@ -447,8 +447,8 @@ class TestTables:
         scenario = Scenario.from_prevalence(
             pa.table(self.TABLE), column="sex", value="F", within=0.1, query=query
         )
-        frame = released_frame(table)
-        return table_mark(scenario, frame, fitting_value(scenario, frame))
+        rows = released_rows(scenario, table)
+        return table_mark(scenario, rows, fitting_value(scenario, rows))
 
     def test_the_same_in_any_order_and_of_any_library(self):
         table = pa.table(self.TABLE)

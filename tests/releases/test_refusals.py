@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.fitting import fitting_value
 from tests.refusal_tables import positions, refusals
 from tests.refusals import check_refused
 from tests.releases.grants import granted
@@ -45,7 +46,6 @@ from pufferslice.errors import (
 from pufferslice.queries import Ball, summary
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, release
-from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.scenario import Scenario
 
 LEDGER, ONE, TWO = Path("never.ledger"), "1" * 64, "2" * 64

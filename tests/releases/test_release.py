@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from scipy.stats import kstest, norm
 from tests.certificate.conftest import bell, issued, stating, worlds
+from tests.fitting import fitting_value
 
 from pufferslice._core.numbers import at_most, percent_at_most
 from pufferslice._core.sampler import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
@@ -32,7 +33,6 @@ from pufferslice.errors import (
 from pufferslice.queries import Box, columns, row_function, summary, table_function
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, grant_of, quantised, release, release_again
-from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.priors import Bootstrap, Resampled
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile

@@ -12,6 +12,7 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom, norm
 from tests.certificate.test_evidence import packed, parts_of, state
+from tests.fitting import fitting_value
 from tests.row_moments import rows_of
 
 from pufferslice import (
@@ -38,7 +39,6 @@ from pufferslice.errors import (
 )
 from pufferslice.noise.rows import least_covariance, least_variances
 from pufferslice.queries.features import feature_bits
-from pufferslice.releases.value import fitting_value
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.rows import Differing, share_differing, size_differing
 from pufferslice.sensitivity.person import row_distance

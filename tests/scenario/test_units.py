@@ -10,12 +10,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.fitting import fitting_value
 from tests.row_scenarios import EARLIER, GUESS, LOADS, TWO_STATES, WEEKS, groups, prevalence
 
 from pufferslice import Scenario, certify_release, queries, verify
 from pufferslice.data.frames import frame_of
 from pufferslice.queries.features import feature_bits
-from pufferslice.releases.value import fitting_value
 
 pytestmark = pytest.mark.soundness
 

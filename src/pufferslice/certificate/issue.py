@@ -32,6 +32,7 @@ from pufferslice.errors import (
     ScenarioError,
 )
 from pufferslice.noise.decision import NoiseOptions, decided_noise, wide_noise
+from pufferslice.scenario.rows import RowDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
 from pufferslice.sensitivity.couplings import Effort, Recipe
@@ -42,6 +43,7 @@ from pufferslice.sensitivity.profiles import (
     WholeSphere,
     check_profile,
 )
+from pufferslice.sensitivity.rows import RowDifference
 from pufferslice.sensitivity.sensitivity import Confidence
 from pufferslice.sensitivity.visibility import unseen_instances
 from pufferslice.sensitivity.whitening import Shape
@@ -52,6 +54,12 @@ _RELATIVE: Final = 1e-9
 """Relative tolerance for the last digits of another machine's exp and log."""
 _SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
 """Fields not recomputed from a scenario: a salted digest, and who decided the noise."""
+_OF_ROWS: Final = re.compile(r"unsliced\.(epsilon|from)|views.*")
+"""Fields beside a claim of right guesses that rest on rows, and not on their moments alone."""
+_LACKS_ROWS: Final = (
+    "the claim rests on single rows, of which this scenario has moments only; verify with the "
+    "table in memory"
+)
 _BOUND: Final = re.compile(r"spent|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
 
 
@@ -462,24 +470,45 @@ def scenario_problems(
     if certificate.shape != evidence.full.shape:
         return ["the evidence is about another shape of noise than the statement"]
     options, noise_std = CertificateOptions.read_off(statement), statement.noise.std
+    lacks_rows = rests_on_rows(evidence, scenario)
     try:
         if not evidence.is_of(scenario, progress):
             return ["the certificate was issued for other distributions than this scenario has"]
         fresh = evidence.of_scenario(scenario, progress=progress, reuse=True)
         if scenario.prior_kind == "rows":  # its moments allow for those of this scenario
-            fresh = attrs.evolve(fresh, full=evidence.full)
+            full = evidence.full
+            if lacks_rows and isinstance(full.differences, RowDifference):
+                full = attrs.evolve(full, differences=full.differences.without_layers())
+            fresh = attrs.evolve(fresh, full=full)
         if options.target.is_sliced:
             check_visible(fresh, scenario)
         if problems := too_little_noise(fresh, options, noise_std):
-            return problems
+            return [_LACKS_ROWS] if lacks_rows else problems
         expected = release_statement(fresh, attrs.evolve(options, noise_std=noise_std))
     except PuffersliceError as error:
         return [str(error)]
+    is_apart = lacks_rows and statement.guarantee.kind in {"guess", "information"}
     return [
         f"{path} is {given(stated)} in the statement, the data give {given(right)}"
         for path, stated, right in differences(statement.to_json(), expected.to_json())
-        if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
+        if path not in _SALTED_OR_CHOSEN
+        and not _is_safe(path, stated, right)
+        and not (is_apart and _OF_ROWS.fullmatch(path))
     ]
+
+
+def rests_on_rows(evidence: Evidence, scenario: Scenario) -> bool:
+    """Whether bounds were computed from single rows, of which a scenario has moments only."""
+    difference = evidence.full.differences
+    return (
+        isinstance(difference, RowDifference)
+        and len(difference.layers) > 0
+        and any(
+            isinstance(each, RowDistribution) and each.rows is None
+            for prior in scenario.priors
+            for each in prior.distributions.values()
+        )
+    )
 
 
 def _is_safe(path: str, stated: object, recomputed: object) -> bool:

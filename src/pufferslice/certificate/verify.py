@@ -18,6 +18,7 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import (
     differences,
     required_evidence,
+    rests_on_rows,
     scenario_problems,
     too_little_noise,
 )
@@ -163,6 +164,15 @@ def verify(
     if scenario is not None:
         problems = problems or _problems_of(certificate, scenario, progress)
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
+        if (
+            not problems
+            and isinstance(scenario, Scenario)
+            and rests_on_rows(required_evidence(certificate), scenario)
+        ):
+            unchecked["unsliced.epsilon, views"] = (
+                "they rest on single rows, of which this scenario has moments only; a table in "
+                "memory decides them"
+            )
         source = "the data"
     proof = None
     if rigorous:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
     from pufferslice.config.budget import BudgetRequest
     from pufferslice.config.scenario import Request
-    from pufferslice.queries.features import Unusual
+    from pufferslice.queries.unusual import Unusual
 
 
 def calibrate(

@@ -85,7 +85,7 @@ def release(
     from pufferslice.certificate import Certificate
     from pufferslice.config.budget import read_budget
     from pufferslice.config.scenario import read_request
-    from pufferslice.data import read_table
+    from pufferslice.data.readers import FileTable
     from pufferslice.releases import Ledger
     from pufferslice.releases.commands import AGAIN
     from pufferslice.releases.derived import requested
@@ -155,7 +155,7 @@ def release(
         table = (
             asked.chosen_rows(group=group, row=row)
             if rows is None
-            else read_table(rows, null_values=asked.file.data.null_values)
+            else FileTable.of(rows, asked.file.data.null_values)
         )
         with progress_bar("recomputing couplings") as progress:
             released = release_rows(
@@ -202,10 +202,10 @@ def _part_of(held: "Certificate", part: str | None) -> str:
 
 def _rows_of(request: "BudgetRequest", part: str, data: str | None) -> object:
     """Return the rows of a part: those of a file, or of the table of its scenario."""
-    from pufferslice.data import read_table
+    from pufferslice.data.readers import FileTable
 
     if data is not None:
-        return read_table(data, null_values=request.null_values[part])
+        return FileTable.of(data, request.null_values[part])
     table = request.tables[part]
     if table is None or part in request.repeated:
         raise ArgumentError(

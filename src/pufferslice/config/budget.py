@@ -31,7 +31,8 @@ from pufferslice.config.scenario import (
     no_bar,
 )
 from pufferslice.config.training import read_training_file, sampling_and_steps
-from pufferslice.data.readers import beside
+from pufferslice.data.locations import beside
+from pufferslice.data.readers import FileTable
 from pufferslice.errors import ArgumentError
 from pufferslice.noise.shape import Kind
 from pufferslice.scenario.scenario import Scenario
@@ -124,7 +125,7 @@ class BudgetRequest:
     options: ClaimSection
     parts: Mapping[str, BudgetPart]
     shares: Mapping[str, float] | None
-    tables: Mapping[str, pa.Table | None]
+    tables: Mapping[str, FileTable | pa.Table | None]
     """Table of [data] of each part about rows, if its scenario reads one."""
     derived: Mapping[str, DerivedSection]
     """Statistics that a release of each part computes after noise."""
@@ -183,14 +184,14 @@ def budget_of(document: Document, folder: Path, bar: Bar = no_bar) -> BudgetRequ
         raise ArgumentError("[parts]: is required, a table for each part")
     claim = file.claim.claim()
     parts: dict[str, BudgetPart] = {}
-    tables: dict[str, pa.Table | None] = {}
+    tables: dict[str, FileTable | pa.Table | None] = {}
     derived: dict[str, DerivedSection] = {}
     null_values: dict[str, Sequence[str]] = {}
     for name, part in file.parts.items():
         if (part.scenario is None) == (part.training is None):
             raise ArgumentError(f"[parts.{name}]: needs scenario or training, one of the two")
         if part.scenario is not None:
-            path = beside(folder, part.scenario)
+            path = Path(beside(folder, part.scenario))
             scenario_file = ScenarioFile.of(document_at(path))
             scenario, tables[name] = built_scenario(scenario_file, path.parent, bar)
             derived[name] = scenario_file.derived
@@ -198,7 +199,7 @@ def budget_of(document: Document, folder: Path, bar: Bar = no_bar) -> BudgetRequ
             parts[name] = _about_rows(name, part, scenario)
     for name, part in file.parts.items():
         if part.training is not None:
-            parts[name] = _training(name, part, beside(folder, part.training), parts)
+            parts[name] = _training(name, part, Path(beside(folder, part.training)), parts)
     shares = {name: part.share for name, part in file.parts.items() if part.share is not None}
     if shares and len(shares) < len(file.parts):
         raise ArgumentError("[parts]: either all parts have a share, or none")

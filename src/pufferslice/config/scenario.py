@@ -48,10 +48,11 @@ from pufferslice.config.document import (
     overridden,
     parsed_toml,
 )
-from pufferslice.data import read_table
-from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.data.readers import beside, data_files, identity_of
-from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.data.frames import Frame, without_missing
+from pufferslice.data.locations import beside
+from pufferslice.data.readers import FileTable, same_files
+from pufferslice.data.tables import frame_of_rows
+from pufferslice.errors import ArgumentError
 from pufferslice.noise.fit import SHAPES
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
@@ -113,23 +114,24 @@ class Data(Table):
     """`refuse` (default), or `drop-rows`: rows without a value are left out and counted.
     Sums of rows refuse and drop none (`missing` of [query] says what counts)."""
 
+    def file(self, folder: Path, path: str) -> FileTable:
+        """Find a file that is named beside the scenario; nothing is read."""
+        return FileTable.of(beside(folder, path), self.null_values)
+
     def read(self, folder: Path, path: str) -> pa.Table:
         """Read the table of a file that is named beside the scenario."""
-        return read_table(beside(folder, path), null_values=self.null_values)
+        return self.file(folder, path).read()
 
-    def table(self, folder: Path) -> pa.Table:
-        """Read the table."""
+    def table(self, folder: Path) -> FileTable | pa.Table:
+        """Find the table."""
         if (self.path is None) == (self.dataset is None):
             raise ArgumentError("[data]: needs either path or dataset")
-        return self.read(folder, self.path) if self.path else _DATASETS[self.dataset or ""]()
+        return self.file(folder, self.path) if self.path else _DATASETS[self.dataset or ""]()
 
     def has_file_of(self, path: str, folder: Path, others: Iterable[str] = ()) -> bool:
         """Return whether a path names a file of the table or of others; False if none is found."""
-        released: set[object] = set()
-        for name in filter(None, (self.path, *others)):
-            with contextlib.suppress(TableError, StorageError):
-                released |= set(map(identity_of, data_files(beside(folder, name))))
-        return bool(released & set(map(identity_of, data_files(beside(folder, path)))))
+        names = filter(None, (self.path, *others))
+        return same_files(beside(folder, path), [beside(folder, name) for name in names])
 
 
 class SecretBins(Table):
@@ -624,13 +626,13 @@ class TemplateInputs:
 
     data: Data
     folder: Path
-    table: pa.Table | None
+    table: FileTable | pa.Table | None
     """Table of [data], if the section reads it."""
     source: Source | None
     progress: Progress
 
-    def earlier(self, section: str, path: str | None) -> pa.Table | None:
-        """Read the table that moments come from, if it is not the released one."""
+    def earlier(self, section: str, path: str | None) -> FileTable | pa.Table | None:
+        """Find the table that moments come from, if it is not the released one."""
         if path is None:
             return None
         name = path.replace("-", "_")
@@ -641,7 +643,7 @@ class TemplateInputs:
                 f"[{section}] moments_from: is the released table; leave it out, or name an "
                 "earlier one"
             )
-        return self.data.read(self.folder, path)
+        return self.data.file(self.folder, path)
 
 
 class WorldsTemplate(Table):
@@ -909,7 +911,7 @@ class OccupancySection(WorldsTemplate):
             positions=self._protected(length),
             length=length,
             periods=periods,
-            loads=None if self.loads is None else inputs.data.read(inputs.folder, self.loads),
+            loads=None if self.loads is None else inputs.data.file(inputs.folder, self.loads),
             source=inputs.source,
             progress=inputs.progress,
             **options,
@@ -1199,7 +1201,7 @@ class Request:
     """Profile of the slices; None where the claim needs none."""
     target: Claim
     """Claim without its slices; see `guarantee`."""
-    table: pa.Table | None
+    table: FileTable | pa.Table | None
     """Data that the scenario was built from; None for declared worlds."""
 
     @property
@@ -1217,16 +1219,16 @@ class Request:
         """Whether worlds were made from the table of [data], which is then released as a whole."""
         return self.table is not None and self.scenario.rule is None
 
-    def chosen_rows(self, *, group: str | None = None, row: int | None = None) -> Frame:
+    def chosen_rows(self, *, group: str | None = None, row: int | None = None) -> object:
         """Select rows of the table: one by its place, those with a secret, or all of a world's."""
         scenario = self.scenario
         if self.is_of_one_table and group is None and row is None:
-            return frame_of(self.table)
+            return self.table
         if self.table is None or scenario.rule is None:
             raise ArgumentError(
                 "distribution 'worlds' has no rows to choose among; use --rows FILE"
             )
-        frame = frame_of(self.table)
+        frame = frame_of_rows(self.table)
         if row is not None:
             if not 0 <= row < len(frame):
                 raise ArgumentError(f"--row must be from 0 to {len(frame) - 1}, got {row}")
@@ -1297,11 +1299,11 @@ def request_of(document: Document, folder: Path, bar: Bar = no_bar) -> Request:
 
 def built_scenario(
     file: ScenarioFile, folder: Path, bar: Bar = no_bar
-) -> tuple[Scenario, pa.Table | None]:
+) -> tuple[Scenario, FileTable | pa.Table | None]:
     """Build the scenario of a file, and the table that it was built from, if it was from one."""
     is_released = file.prior.source in {None, "released_data"}
     query = file.query.query(file.data, folder, file.worlds.values() if is_released else ())
-    table: pa.Table | None = None
+    table: FileTable | pa.Table | None = None
     numbers: Sequence[float] = ()
     section = _worlds_section(file)
     if file.bootstrap is not None and file.query.distribution != "bootstrap":
@@ -1327,14 +1329,14 @@ def built_scenario(
         )
     else:
         table = file.data.table(folder)
-        scenario = _from_table(file, query, table)
+        scenario = _from_table(file, query, frame_of_rows(table))
     scenario = file.secret.protected(scenario, numbers)
     if file.prior.kind == "sampled":
         scenario = scenario.with_sampled_priors()
     return scenario, table
 
 
-def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
+def _from_table(file: ScenarioFile, query: Query, table: Frame) -> Scenario:
     options: dict[str, Any] = {
         "secret": file.secret.secret(),
         "query": query,

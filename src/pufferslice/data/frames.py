@@ -81,9 +81,7 @@ def floats_of(frame: Frame, name: str) -> Floats:
     array([30., 40.])
     """
     series = _complete_column(frame, name)
-    if isinstance(series.dtype, nw.Decimal):
-        series = series.cast(nw.Float64)
-    plain = _plain_values(series)
+    plain = plain_values(series)
     if plain.dtype.kind not in "biuf":
         _refuse_kind(series, name)
     floats = np.asarray(plain, dtype=np.float64)
@@ -129,7 +127,7 @@ def coded_labels(frame: Frame, name: str) -> tuple[npt.NDArray[np.str_], npt.NDA
         series = _category_texts(series, name)
     if isinstance(series.dtype, nw.String):
         return _coded_texts(series, name)
-    plain = _plain_values(series)
+    plain = plain_values(series)
     if plain.dtype.kind not in "biuf":
         raise TableError(
             f"column {name!r} must hold text, numbers or True/False to be read as labels, but its "
@@ -234,13 +232,16 @@ def label_of(value: object) -> str:
 
 def check_columns(frame: Frame, names: Sequence[str]) -> None:
     """Check that every name is a column of the frame."""
+    check_known(frame.columns, names)
+
+
+def check_known(columns: Sequence[str], names: Sequence[str]) -> None:
+    """Check that every name is one of the columns of a table."""
     for name in names:
-        if name not in frame.columns:
-            close = difflib.get_close_matches(str(name), frame.columns, n=1)
+        if name not in columns:
+            close = difflib.get_close_matches(str(name), columns, n=1)
             hint = f" Did you mean {quoted(close[0])}?" if close else ""
-            raise TableError(
-                f"there is no column {given(name)}.{hint} {columns_shown(frame.columns)}"
-            )
+            raise TableError(f"there is no column {given(name)}.{hint} {columns_shown(columns)}")
 
 
 def columns_shown(names: Sequence[str]) -> str:
@@ -450,7 +451,10 @@ def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
     return series.cast(nw.String)
 
 
-def _plain_values(series: nw.Series[Any]) -> npt.NDArray[Any]:
+def plain_values(series: nw.Series[Any]) -> npt.NDArray[Any]:
+    """Convert a column without missing values to numpy; a decimal to the nearest double."""
+    if isinstance(series.dtype, nw.Decimal):
+        return series.cast(nw.String).cast(nw.Float64).to_numpy()
     # pandas keeps True/False beside None as objects, and still does once None is gone.
     if isinstance(series.dtype, nw.Object):
         objects = series.to_list()

@@ -2,8 +2,9 @@
 """Conditions on a column, for rates and 0/1 coordinates."""
 
 import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, date, timedelta
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, final, get_args
@@ -37,12 +38,13 @@ _SIGNS: dict[str, str] = {
     "below": "<",
     "at_most": "<=",
 }
-_COMPARE = {
-    "above": np.greater,
-    "at_least": np.greater_equal,
-    "below": np.less,
-    "at_most": np.less_equal,
+COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
+    "above": operator.gt,
+    "at_least": operator.ge,
+    "below": operator.lt,
+    "at_most": operator.le,
 }
+"""Comparison of numbers, an array or an expression of them, with a limit, by its name."""
 _CALENDAR: Final = get_args(CalendarPart)
 _MOST_PERIODS: Final = 1_000
 _PERIOD: Final = {
@@ -79,6 +81,11 @@ class Condition:
         """Whether the condition reads dates and times."""
         return self.comparison in _CALENDAR
 
+    @property
+    def compares_numbers(self) -> bool:
+        """Whether the condition compares numbers, and neither labels nor parts of the calendar."""
+        return self.comparison == "between" or self.comparison in COMPARE
+
     def description(self) -> dict[str, Any]:
         """The condition as JSON values."""
         return {self.comparison: self.value}
@@ -99,7 +106,7 @@ class Condition:
         if isinstance(self.value, tuple):
             met = (self.value[0] <= numbers) & (numbers < self.value[1])
         else:
-            met = _COMPARE[self.comparison](numbers, self.value)
+            met = COMPARE[self.comparison](numbers, float(self.value))
         return np.asarray(met, dtype=np.bool_)
 
 
@@ -366,7 +373,11 @@ def _range_of(part: Literal["month", "quarter"], first: str, last: str) -> range
 def check_comparable(frame: Frame, column: str, labels: Sequence[str]) -> None:
     """Refuse a label that no value of the column's type can have: its rate would be 0."""
     check_columns(frame, [column])
-    dtype = frame[column].dtype
+    check_comparable_type(frame[column].dtype, column, labels)
+
+
+def check_comparable_type(dtype: nw.dtypes.DType, column: str, labels: Sequence[str]) -> None:
+    """Refuse as `check_comparable`, for a column of this type."""
     for label in labels:
         if dtype == nw.Boolean and label not in ("True", "False"):
             raise ScenarioError(

@@ -2,9 +2,9 @@
 """Row features: queries that are sums over rows, of numbers that are clipped and quantised."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, final
@@ -14,9 +14,9 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_finite, is_a
-from pufferslice._core.display import rounded
-from pufferslice._core.text import given, quoted, shown
-from pufferslice.data.frames import Frame, check_columns, complete_part, frame_of, label_of
+from pufferslice._core.text import given, quoted
+from pufferslice.data.frames import Frame, frame_of
+from pufferslice.data.tables import rows_of
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import Condition
 from pufferslice.queries.partition import (
@@ -26,20 +26,10 @@ from pufferslice.queries.partition import (
     combined_codes,
     finite_numbers,
     n_combined,
-    partitions,
+    partitions_of,
 )
-
-Clip: TypeAlias = Mapping[str, Sequence[float]]
-"""Public (low, high) by column: every value is moved into them before anything is computed."""
-
-Ends: TypeAlias = Mapping[str, tuple[float, float]]
-"""Checked public ends by column."""
-
-Missing: TypeAlias = Mapping[str, Fill]
-"""Public value by column that counts where a row has none."""
-
-Cell: TypeAlias = tuple[tuple[str, Condition], ...]
-"""Conditions on columns that a row of the cell meets all; without any, every row does."""
+from pufferslice.queries.sources import Cell, Clip, Ends, Missing, Source, steps_of
+from pufferslice.queries.unusual import Unusual, unusual_values
 
 _FlagsOf: TypeAlias = Mapping[tuple[str, Fill, Condition], Flags]
 """Whether each row meets a condition on a column, with its public value for a missing one."""
@@ -54,61 +44,6 @@ _MOST_AT_ONCE: Final = 2**22
 _MOST_PATTERNS: Final = 4_096
 """Most values of one label of a row."""
 _MOST_BOXES: Final = 512
-
-
-@final
-@attrs.frozen(kw_only=True)
-class Source:
-    """A column as numbers: clipped to a public range, with a public value for a missing one."""
-
-    column: str
-    low: float = -math.inf
-    high: float = math.inf
-    missing: float | None = None
-    """Value that a missing one counts as; None: the middle of the range."""
-    center: float = 0.0
-    """Public number that is subtracted after clipping."""
-
-    @classmethod
-    def of(cls, column: str, clip: Ends, missing: Missing) -> "Source":
-        """The numbers of a column under the rules of a query."""
-        low, high = clip.get(column, (-math.inf, math.inf))
-        fill = missing.get(column)
-        return cls(column=column, low=low, high=high, missing=None if fill is None else float(fill))
-
-    @property
-    def centred(self) -> "Source":
-        """The same numbers less the middle of their range, rounded to 1 % of its length."""
-        if math.isinf(self.high - self.low):
-            return self
-        digits = 2 - math.floor(math.log10(self.high - self.low))
-        middle = round((self.low + self.high) / 2, digits) + 0.0
-        return attrs.evolve(self, center=middle)
-
-    @property
-    def words(self) -> str:
-        """The numbers in a name, such as `age` and `age - 53.5`."""
-        if not self.center:
-            return self.column
-        sign = "-" if self.center > 0 else "+"
-        return f"{self.column} {sign} {label_of(abs(self.center))}"
-
-    @property
-    def factor(self) -> str:
-        """The numbers in the name of a product."""
-        return f"({self.words})" if self.center else self.words
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Least and greatest number."""
-        return self.low - self.center, self.high - self.center
-
-    def numbers(self, frame: Frame) -> Floats:
-        """The number of each row; never missing where the range is finite."""
-        numbers = finite_numbers(frame, self.column)
-        fill = (self.low + self.high) / 2 if self.missing is None else self.missing
-        numbers = np.where(np.isnan(numbers), fill, np.clip(numbers, self.low, self.high))
-        return np.asarray(numbers - self.center)
 
 
 @final
@@ -202,34 +137,6 @@ def _product_ends(first: Source, second: Source) -> tuple[float, float]:
 
 
 @final
-@attrs.frozen(kw_only=True)
-class Unusual:
-    """What clipping and filling change in a column: for the data holder, and confidential."""
-
-    column: str
-    n_rows: int
-    n_missing: int
-    """Rows without a finite value, which count as the public one."""
-    n_clipped: int
-    """Rows with a value outside of the clip range."""
-    mean_before: float | None
-    """Mean of the finite values; None for a column of labels, or without any."""
-    mean_after: float | None
-    """Mean of the same values, clipped: the difference is the bias that clipping costs."""
-
-    def __str__(self) -> str:
-        parts = []
-        if self.n_missing:
-            parts.append(f"{self.n_missing:,} of {self.n_rows:,} rows have no value")
-        if self.n_clipped and self.mean_before is not None and self.mean_after is not None:
-            parts.append(
-                f"{self.n_clipped:,} of {self.n_rows:,} values are clipped, and the mean "
-                f"{rounded(self.mean_before)} becomes {rounded(self.mean_after)}"
-            )
-        return f"{shown(self.column)}: {'; '.join(parts) or 'nothing is clipped or missing'}"
-
-
-@final
 @attrs.frozen(kw_only=True, repr=False, slots=False)
 class RowFeatures:
     r"""A query as sums, or means, of one number of each row for every coordinate.
@@ -280,13 +187,12 @@ class RowFeatures:
 
     def read(self, frame: Frame) -> "Reading":
         """Read what the features need of a frame, each column once."""
-        tests = [one for parts in self._partitions.values() for one in parts]
         sources = dict.fromkeys(factor for part in self.parts for factor in part.factors)
         return Reading(
             features=self,
             n_rows=len(frame),
             numbers={source: source.numbers(frame) for source in sources},
-            codes={one: one.codes(frame) for one in tests},
+            codes={one: one.codes(frame) for one in self.partitions},
         )
 
     def numbers(self, frame: Frame) -> Floats:
@@ -303,9 +209,17 @@ class RowFeatures:
 
     def outputs(self, frame: Frame, n_bits: int) -> list[Fraction]:
         """Evaluate the query on all rows of a frame; nothing is rounded after the quantisation."""
-        n_rows, sums = len(frame), np.zeros(len(self.parts), dtype=np.int64)
-        for integers in self.read(frame).blocks(n_bits, np.arange(n_rows)):
+        return self.of_sums(len(frame), self.sums(frame, n_bits), n_bits)
+
+    def sums(self, frame: Frame, n_bits: int) -> Integers:
+        """Sums of the quantised numbers of all rows, shape (dim,)."""
+        sums = np.zeros(len(self.parts), dtype=np.int64)
+        for integers in self.read(frame).blocks(n_bits, np.arange(len(frame))):
             sums += integers.sum(axis=0)
+        return sums
+
+    def of_sums(self, n_rows: int, sums: Integers, n_bits: int) -> list[Fraction]:
+        """The query by the number of rows and the sums of their quantised numbers."""
         ends = zip(self.low.tolist(), self.high.tolist(), self.is_mean, sums.tolist(), strict=True)
         return [
             (n_rows * Fraction(low) + (Fraction(high) - Fraction(low)) * Fraction(total, 2**n_bits))
@@ -314,19 +228,16 @@ class RowFeatures:
         ]
 
     @property
-    def labels(self) -> Mapping[str, Callable[[Frame], Integers]]:
-        """Public labels of a row, by name: which of the query's conditions it meets.
+    def labellings(self) -> dict[str, list[Partition]]:
+        """Public labels of a row, by name: the conditions that each tells apart.
 
         One for the conditions on each column, named by it, and one for the columns of each table
         over several, as `race & income`; of at most 4,096 values each, from 0.
         """
-        return {name: partial(_labels, parts) for name, parts in self.labellings.items()}
-
-    @property
-    def labellings(self) -> dict[str, list[Partition]]:
-        """The partitions that each label of a row tells apart, by the name of the label."""
-        by_column = self._partitions
-        together = [tuple(dict.fromkeys(column for column, _ in part.cell)) for part in self.parts]
+        by_column: dict[str, list[Partition]] = {}
+        for part in self.partitions:
+            by_column.setdefault(part.column, []).append(part)
+        together = [tuple(dict.fromkeys(name for name, _ in each.cell)) for each in self.parts]
         groups = dict.fromkeys([(column,) for column in by_column] + [c for c in together if c])
         chosen = {
             " & ".join(columns): [part for column in columns for part in by_column[column]]
@@ -343,10 +254,7 @@ class RowFeatures:
         a feature whose cell is ruled out is 0, a flag whose cell is certain is 1, and anything else
         has its whole range.
         """
-        parts = sorted(
-            (part for parts in self._partitions.values() for part in parts),
-            key=lambda part: -len(part.patterns),
-        )
+        parts = sorted(self.partitions, key=lambda part: -len(part.patterns))
         split: list[Partition] = []
         for part in parts:
             if n_combined([*split, part]) <= _MOST_BOXES:
@@ -374,23 +282,18 @@ class RowFeatures:
 
     def unusual(self, table: object) -> tuple[Unusual, ...]:
         """Count, for each column, what is missing and what clipping changes; confidential."""
-        frame = frame_of(table)
-        check_columns(frame, self.columns)
         sources = {factor.column: factor for part in self.parts for factor in part.factors}
-        return tuple(_unusual(frame, column, sources.get(column)) for column in self.columns)
+        read = {column: sources.get(column) for column in self.columns}
+        return unusual_values(rows_of(table, list(read)), read)
 
     @cached_property
-    def _partitions(self) -> dict[str, list[Partition]]:
-        """The partitions by column; those of one column differ in kind, or in the fill."""
-        tests: dict[tuple[str, Fill], list[Condition]] = {}
-        for part in self.parts:
-            fills = dict(part.fills)
-            for column, condition in part.cell:
-                tests.setdefault((column, fills.get(column)), []).append(condition)
-        found: dict[str, list[Partition]] = {}
-        for (column, fill), conditions in tests.items():
-            found.setdefault(column, []).extend(partitions(column, conditions, fill))
-        return found
+    def partitions(self) -> list[Partition]:
+        """What the conditions of all features tell apart; of one column, by kind and by fill."""
+        return partitions_of(
+            (column, test, dict(part.fills).get(column))
+            for part in self.parts
+            for column, test in part.cell
+        )
 
     def __repr__(self) -> str:
         return f"RowFeatures(names={self.names!r})"
@@ -424,8 +327,8 @@ class Reading:
                 np.left_shift(self._met(part, rows, flags), n_bits, out=integers[:, place])
                 continue
             low, high = part.ends
-            shares = (np.clip(self._column(part, rows, flags), low, high) - low) / (high - low)
-            integers[:, place] = np.floor(shares * 2.0**n_bits + 0.5)
+            above = np.clip(self._column(part, rows, flags), low, high) - low
+            integers[:, place] = np.floor(above * steps_of(low, high, n_bits) + 0.5)
         return integers
 
     def blocks(self, n_bits: int, rows: Integers) -> Iterator[Integers]:
@@ -434,11 +337,11 @@ class Reading:
         for start in range(0, len(rows), size):
             yield self.integers(n_bits, rows[start : start + size])
 
-    def labels(self) -> dict[str, Integers]:
-        """Public label of each row, by the name of the labelling; see `RowFeatures.labels`."""
+    def labels(self, labellings: Mapping[str, Sequence[Partition]]) -> dict[str, Integers]:
+        """Label of each row, by the name of the labelling; see `RowFeatures.labellings`."""
         return {
             name: combined_codes(parts, [self.codes[part] for part in parts]).astype(np.int16)
-            for name, parts in self.features.labellings.items()
+            for name, parts in labellings.items()
         }
 
     @property
@@ -468,33 +371,6 @@ class Reading:
 
     def __repr__(self) -> str:
         return f"Reading(n_rows={self.n_rows})"
-
-
-def _labels(parts: Sequence[Partition], frame: Frame) -> Integers:
-    return combined_codes(parts, [part.codes(frame) for part in parts])
-
-
-def _unusual(frame: Frame, column: str, source: Source | None) -> Unusual:
-    before = after = None
-    n_clipped = 0
-    if source is None:
-        is_float = frame[column].dtype.is_float()
-        n_present = int(np.count_nonzero(complete_part(frame, column, finite=is_float)[1]))
-    else:
-        numbers = finite_numbers(frame, column)
-        finite = numbers[~np.isnan(numbers)]
-        clipped = np.clip(finite, source.low, source.high)
-        n_present, n_clipped = len(finite), int(np.count_nonzero(clipped != finite))
-        if n_present:
-            before, after = float(finite.mean()), float(clipped.mean())
-    return Unusual(
-        column=column,
-        n_rows=len(frame),
-        n_missing=len(frame) - n_present,
-        n_clipped=n_clipped,
-        mean_before=before,
-        mean_after=after,
-    )
 
 
 def feature_bits(n_rows: int) -> int:

@@ -20,18 +20,15 @@ from pufferslice.queries.conditions import (
     conditions_of,
 )
 from pufferslice.queries.features import (
-    Clip,
-    Ends,
     Feature,
-    Missing,
     RowFeatures,
-    Source,
     clip_from_table,
     clip_of,
     missing_of,
 )
 from pufferslice.queries.partition import partitions
 from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names
+from pufferslice.queries.sources import Clip, Ends, Missing, Source
 
 KIND: Final = "second_moments"
 MOST_MOMENTS: Final = 2_000

@@ -7,6 +7,7 @@ the public value that the query declares.
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, TypeAlias, final
 
 import attrs
@@ -17,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice.data.frames import Frame, calendar_of, complete_part, floats_of, label_of
+from pufferslice.data.frames import (
+    Frame,
+    calendar_of,
+    complete_part,
+    floats_of,
+    label_of,
+    plain_values,
+)
 from pufferslice.queries.conditions import Condition, check_comparable
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -87,12 +95,12 @@ class Partition:
             wanted = pa.array([str(test.value).encode() for test in self.conditions], array.type)
             places: Any = pc.fill_null(pc.index_in(array, wanted), -1)
             return np.asarray(places.to_numpy(), dtype=np.int64) + 1
-        plain = series.to_numpy()
+        plain = plain_values(series)
         if plain.dtype.kind not in "biuf":
             return np.array([self._place(label_of(value)) for value in series], dtype=np.int64)
         codes = np.zeros(len(plain), dtype=np.int64)
         for place, test in enumerate(self.conditions, start=1):
-            value = _number_labelled(str(test.value), plain.dtype)
+            value = number_labelled(str(test.value), plain.dtype)
             if value is not None:
                 codes[plain == value] = place
         return codes if plain.dtype.kind != "f" else np.where(np.isfinite(plain), codes, fill)
@@ -123,10 +131,32 @@ class Partition:
         points[::2] = np.nextafter([*cuts, cuts[-1]], [*[-np.inf] * len(cuts), np.inf])
         return np.column_stack([test.met_by(points) for test in self.conditions])
 
-    def _codes_of_numbers(self, numbers: Floats) -> Integers:
+    def changes(self) -> tuple[int, list[tuple[float, bool, int]]]:
+        """Pattern of the lowest numbers, and where it changes: for comparisons of numbers.
+
+        A change is a number, whether it comes with that number itself or only above it, and the
+        new pattern.
+
+        >>> from pufferslice.queries.conditions import above, between
+        >>> (part,) = partitions("age", [between(17, 30), above(17)], None)
+        >>> part.changes()
+        (0, [(17.0, True, 2), (17.0, False, 3), (30.0, True, 1)])
+        """
+        codes = self._codes_between()
+        found = [
+            (float(self._cuts[place // 2]), place % 2 == 0, after)
+            for place, (before, after) in enumerate(pairwise(codes))
+            if before != after
+        ]
+        return codes[0], found
+
+    def _codes_between(self) -> list[int]:
+        """Pattern before, at and after each cut."""
         met, patterns = self._met_between(), self.patterns
-        codes = [int((patterns == row).all(axis=1).argmax()) for row in met]
-        cuts = self._cuts
+        return [int((patterns == row).all(axis=1).argmax()) for row in met]
+
+    def _codes_of_numbers(self, numbers: Floats) -> Integers:
+        codes, cuts = self._codes_between(), self._cuts
         places = np.searchsorted(cuts, numbers, "left") + np.searchsorted(cuts, numbers, "right")
         return np.where(np.isnan(numbers), 0, np.array(codes)[np.minimum(places, 2 * len(cuts))])
 
@@ -155,6 +185,18 @@ def partitions(column: str, conditions: Iterable[Condition], fill: Fill) -> list
     ]
 
 
+def partitions_of(tests: Iterable[tuple[str, Condition, Fill]]) -> list[Partition]:
+    """Sort conditions on columns, each with the public value of a missing one."""
+    found: dict[tuple[str, Fill], list[Condition]] = {}
+    for column, condition, fill in tests:
+        found.setdefault((column, fill), []).append(condition)
+    return [
+        part
+        for (column, fill), conditions in found.items()
+        for part in partitions(column, conditions, fill)
+    ]
+
+
 def combined_codes(parts: Sequence[Partition], codes: Sequence[Integers]) -> Integers:
     """One number for the patterns of several partitions together, below `n_combined`."""
     combined = codes[0]
@@ -172,13 +214,15 @@ def n_combined(parts: Sequence[Partition]) -> int:
 
 
 def _kind(condition: Condition) -> str:
-    if condition.is_calendar or condition.comparison == "equals":
-        return condition.comparison
-    return _NUMBERS
+    return _NUMBERS if condition.compares_numbers else condition.comparison
 
 
-def _number_labelled(label: str, dtype: np.dtype[Any]) -> Any:  # a number of this type, or None
-    """The number of a column's type that has a label, if there is one."""
+def number_labelled(label: str, dtype: np.dtype[Any]) -> Any:  # a number of this type, or None
+    """The number of a column's type that has a label, if there is one.
+
+    >>> int(number_labelled("3", np.dtype(np.int64))), number_labelled("3.5", np.dtype(np.int64))
+    (3, None)
+    """
     if dtype.kind == "b":
         return {"True": True, "False": False}.get(label)
     try:

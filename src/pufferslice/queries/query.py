@@ -24,10 +24,13 @@ from pufferslice.data.frames import (
     without_missing,
 )
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.queries.conditions import Condition
+from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.derived import Derived
-from pufferslice.queries.features import Feature, RowFeatures
+from pufferslice.queries.features import Feature, RowFeatures, feature_bits
+from pufferslice.queries.layout import Layout
+from pufferslice.queries.partition import partitions_of
 from pufferslice.queries.ranges import Ball, Box, check_range
+from pufferslice.queries.sql import Statements, Types, statements_of
 
 Rows: TypeAlias = npt.NDArray[np.intp]
 """Row numbers of a table; they may repeat."""
@@ -323,6 +326,42 @@ class Query:
             row_means=partial(_means_of_sums, features),
             missing="middle" if self.missing == "refuse" else self.missing,
         )
+
+    def to_sql(
+        self,
+        table: str,
+        *,
+        column: str | None = None,
+        value: Any = None,  # a value or a condition
+        values: Sequence[Any] = (),
+        types: Types | None = None,
+    ) -> Statements:
+        """Write the SQL statements whose results `Scenario.from_moments` takes.
+
+        For a table in a database that is not at hand: its administrator runs both and hands over
+        the numbers, which are confidential; the first is enough for a release. `column` and
+        `value`, or several `values`, are the secret's, if it is about rows with a property.
+        `types` says what a column holds that conditions compare, `"text"`, `"number"` or
+        `"boolean"`, where the compared value does not tell. Times count in the time zone of the
+        session.
+
+        >>> from pufferslice.queries import summary
+        >>> statements = summary(total=["pay"], clip={"pay": (0, 100)}).to_sql("people")
+        >>> statements.sums.splitlines()[3:6]
+        ['  COUNT(*) AS n,', '  SUM(number0) AS sum0', 'FROM (']
+        """
+        features = self.as_sums().features
+        if features is None or not np.isfinite(features.spans).all():
+            raise ArgumentError(
+                "clip must give a public range for every column of a mean or a total, as "
+                "clip={'age': (17, 90)}"
+            )
+        chosen = [*([] if value is None else [value]), *values]
+        if (column is None) != (not chosen):
+            raise ArgumentError("column and value, or values, go together; give both or neither")
+        tests = [conditions_of("value", {str(column): each})[0] for each in chosen]
+        secret = partitions_of((name, test, None) for name, test in tests)
+        return statements_of(Layout.of(features, feature_bits(1), secret), table, types)
 
     def with_scales(self, scales: ScalesLike) -> "Query":
         """The same query with other public units; a mapping changes only the coordinates it names.

@@ -14,16 +14,14 @@ from pufferslice.data.frames import Frame, floats_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries.derived import Derived, coefficients_of
 from pufferslice.queries.features import (
-    Clip,
-    Missing,
     RowFeatures,
-    Source,
     clip_from_table,
     clip_of,
     missing_of,
     named_feature,
 )
 from pufferslice.queries.query import Coordinate, Evaluate, Query, RowMeans, Rows, column_names
+from pufferslice.queries.sources import Clip, Missing, Source
 
 
 def linear_regression(

@@ -27,13 +27,8 @@ from pufferslice.queries.conditions import (
 )
 from pufferslice.queries.derived import Derived, correlation_of, std_of
 from pufferslice.queries.features import (
-    Cell,
-    Clip,
-    Ends,
     Feature,
-    Missing,
     RowFeatures,
-    Source,
     clip_from_table,
     clip_of,
     missing_of,
@@ -50,6 +45,7 @@ from pufferslice.queries.query import (
     ScalesLike,
     column_names,
 )
+from pufferslice.queries.sources import Cell, Clip, Ends, Missing, Source
 
 
 def columns(

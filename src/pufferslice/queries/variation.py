@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
+import narwhals as nw
 import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import quoted
+from pufferslice.data.engines import asked, collected
 from pufferslice.data.frames import (
     Frame,
     coded_labels,
@@ -20,11 +22,14 @@ from pufferslice.data.frames import (
     label_of,
     labels_of,
 )
+from pufferslice.data.handed import HandedSums
+from pufferslice.data.tables import Rows, frames_of
 from pufferslice.errors import ScenarioError
 from pufferslice.queries.conditions import equals
 from pufferslice.queries.features import Reading
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box, range_words
+from pufferslice.queries.tally import Tally
 
 _MOST_SHOWN: Final = 8
 _MOST_COMPARED: Final = 5_000
@@ -39,7 +44,7 @@ def check_varied(query: Query, frames: Sequence[Frame]) -> None:
     check_ends(query, row_ends(query, frames), frames)
 
 
-def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None:
+def check_ends(query: Query, ends: Floats, frames: Iterable[Rows] = ()) -> None:
     """Check as `check_varied`, from the `ends` that `row_ends` gives.
 
     Near matches of a label are looked for in `frames`.
@@ -87,6 +92,29 @@ def check_read(query: Query, reading: Reading, frame: Frame) -> None:
     has_level = [met[column, equals(label)].max() for column, label in query.levels]
     ends = np.hstack([[low, high], [has_level, has_level]])
     check_ends(query, ends, [frame])
+
+
+def check_tallied(query: Query, tally: Tally, covariance: Floats, rows: Rows) -> None:
+    """Check as `check_read`, from sums over all rows and the covariance of their integers."""
+    sums, spread = tally.sums().sum(axis=0), np.diagonal(covariance)
+    ends = np.stack([np.zeros(query.dim), np.ones(query.dim)])
+    for place, coordinate in enumerate(query.coordinates):
+        if coordinate.condition is not None and not spread[place] > 0:
+            ends[:, place] = sums[place] > 0
+        elif not spread[place] > 0:
+            ends[:, place] = 0.0
+    has_level = [
+        float(
+            any(
+                not tally.knows([part]) or tally.has(part, test)
+                for part in tally.layout.features.partitions
+                for test in part.conditions
+                if part.column == column and test == equals(label)
+            )
+        )
+        for column, label in query.levels
+    ]
+    check_ends(query, np.hstack([ends, [has_level, has_level]]), [rows])
 
 
 def check_reached(query: Query, ends: Floats) -> None:
@@ -149,15 +177,13 @@ def row_ends(query: Query, frames: Sequence[Frame]) -> Floats:
     return np.hstack([ends, [has_level, has_level]])
 
 
-def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
+def near_matches(column: str, label: str, frames: Iterable[Rows]) -> str:
     """A hint at labels that look like that of the condition and are not rare."""
     counts: Counter[str] = Counter()
     for frame in frames:
-        part, present = complete_part(frame, column)
-        # Two tables may hold the same rows.
-        counts |= Counter(labels_of(part, column).tolist() if present.any() else ())
+        counts |= _frequent_labels(frame, column)  # two tables may hold the same rows
     folded: dict[str, list[str]] = {}
-    for frequent in (name for name, n in counts.most_common(_MOST_COMPARED) if n >= _FEWEST_ROWS):
+    for frequent, _ in counts.most_common(_MOST_COMPARED):
         folded.setdefault(frequent.strip().casefold(), []).append(frequent)
     wanted = label.strip().casefold()
     matches = difflib.get_close_matches(wanted, folded, n=_MOST_SHOWN)
@@ -166,3 +192,20 @@ def near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
         matches = matches or [number] * (number in folded)
     near = [name for match in matches for name in folded[match]][:_MOST_SHOWN]
     return f" Did you mean {' or '.join(map(quoted, near))}?" if near else ""
+
+
+def _frequent_labels(rows: Rows, column: str) -> Counter[str]:
+    """The labels of a column that are not rare, and the number of rows that have them."""
+    if isinstance(rows, nw.LazyFrame):
+        with asked(rows):
+            groups = rows.group_by(column, drop_null_keys=True).agg(nw.len().alias("n_rows"))
+            frequent = groups.filter(nw.col("n_rows") >= _FEWEST_ROWS)
+        found = collected(frequent.sort("n_rows").tail(_MOST_COMPARED))
+        return Counter(dict(zip(map(label_of, found[column]), found["n_rows"], strict=True)))
+    counts: Counter[str] = Counter()
+    if isinstance(rows, HandedSums):
+        return counts
+    for frame in frames_of(rows, [column]):
+        part, present = complete_part(frame, column)
+        counts.update(labels_of(part, column).tolist() if present.any() else ())
+    return Counter({name: n for name, n in counts.items() if n >= _FEWEST_ROWS})

@@ -16,7 +16,7 @@ from pufferslice.certificate import Certificate
 from pufferslice.certificate.budget import MOST_NUMBERS, required_budget_evidence
 from pufferslice.certificate.left import whitened_statistics
 from pufferslice.certificate.statement import TablePart
-from pufferslice.data.frames import Frame, check_columns
+from pufferslice.data.tables import Rows
 from pufferslice.errors import (
     AlreadyReleasedError,
     ArgumentError,
@@ -33,7 +33,7 @@ from pufferslice.noise.spending import (
 from pufferslice.queries.features import feature_bits
 from pufferslice.releases.marks import parts_of
 from pufferslice.releases.states import Grant
-from pufferslice.scenario.rows import most_rows
+from pufferslice.scenario.rows import exact_sums, most_rows
 from pufferslice.scenario.scenario import Scenario
 
 Only = Sequence[str] | Mapping[str, Mapping[str, float]]
@@ -221,22 +221,26 @@ def _noise_words(names: Sequence[str], stds: Floats) -> str:
     return listed(words)
 
 
-def part_sums(scenario: Scenario, frame: Frame, part: TablePart) -> list[Fraction]:
-    """Sum the rows of a part exactly, in scaled coordinates; only their number is refused."""
+def part_sums(scenario: Scenario, rows: Rows, part: TablePart) -> tuple[int, list[Fraction]]:
+    """Sum the rows of a part exactly, in scaled coordinates, and count them.
+
+    Only their number is refused.
+    """
     query, features = scenario.query, scenario.query.features
-    check_columns(frame, query.columns)
     if features is None:
         raise ReleaseError("this scenario has no sums over rows; build it with from_prevalence")
+    n_bits = feature_bits(most_rows(scenario.secret))
+    n_rows, sums = exact_sums(rows, features, n_bits)
     known = scenario.secret.get("n_rows")
-    least, most = (known or 1, known or len(frame)) if part.rows is None else part.rows
-    if not least <= len(frame) <= most:
+    least, most = (known or 1, known or n_rows) if part.rows is None else part.rows
+    if not least <= n_rows <= most:
         size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         raise ReleaseError(
             f"a table of part {quoted(part.name)} has {size} rows, which is public; got "
-            f"{len(frame):,}. Release the table that the budget is about"
+            f"{n_rows:,}. Release the table that the budget is about"
         )
-    sums = features.outputs(frame, feature_bits(most_rows(scenario.secret)))
-    return [x / Fraction(s) for x, s in zip(sums, query.scales.tolist(), strict=True)]
+    outputs = features.of_sums(n_rows, sums, n_bits)
+    return n_rows, [x / Fraction(s) for x, s in zip(outputs, query.scales.tolist(), strict=True)]
 
 
 def grant_of_budget(certificate: Certificate) -> Grant:

@@ -41,7 +41,7 @@ from pufferslice.certificate.wording import (
     unsliced_sentence,
 )
 from pufferslice.claims.claim import REPORTED_ORDER
-from pufferslice.data.frames import Frame
+from pufferslice.data.tables import Rows
 from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.noise.spending import Spending, combined_estimate
@@ -72,7 +72,7 @@ from pufferslice.releases.states import Entry, Grant, Intent, Shared
 from pufferslice.releases.value import (
     check_atom,
     fitting_value,
-    released_frame,
+    released_rows,
     table_mark,
 )
 from pufferslice.scenario.scenario import Scenario
@@ -614,7 +614,7 @@ def release(
         _check_generator(certificate, generator)
         return _release_part(
             scenario,
-            released_frame(rows),
+            released_rows(scenario, rows),
             certificate,
             book,
             _part_asked(certificate, book, choices),
@@ -630,8 +630,8 @@ def release(
         )
     _check_certificate(scenario, certificate, generator, progress)
     generator.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
-    frame = released_frame(rows)
-    value = fitting_value(scenario, frame)
+    held = released_rows(scenario, rows)
+    value = fitting_value(scenario, held)
     if not certificate.noise_std:
         check_atom(scenario, value)
     if out is not None:
@@ -654,7 +654,7 @@ def release(
         releasing(
             book,
             grant_of(scenario, certificate),
-            Intent(certificate=certificate.digest, table=table_mark(scenario, frame, value)),
+            Intent(certificate=certificate.digest, table=table_mark(scenario, held, value)),
             outside,
             draw=drawn,
             text=lambda released: canonical_json(released.to_json()).decode(),
@@ -857,7 +857,7 @@ def _part_asked(certificate: Certificate, book: Ledger, choices: Mapping[str, An
 
 def _release_part(
     scenario: Scenario,
-    frame: Frame,
+    rows: Rows,
     certificate: Certificate,
     book: Ledger,
     asked: _PartAsked,
@@ -876,7 +876,7 @@ def _release_part(
             "first output, or use the scenario that was certified"
         )
     generator.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
-    value = part_sums(scenario, frame, part)
+    n_rows, value = part_sums(scenario, rows, part)
     if ends is not None:
         ends = _ends_of(request, ends)
     if out is not None:
@@ -893,13 +893,11 @@ def _release_part(
         features=None if is_whole else request.coefficients.tolist(),
         noise=None if is_whole else measurement.covariance.tolist(),
         directions=None if is_whole else measurement.directions.tolist(),
-        table=table_mark(scenario, frame, value),
+        table=table_mark(scenario, rows, value),
     )
 
     def drawn(entry: Entry) -> Release:
-        released = _measured(
-            scenario, certificate, asked, value, earlier, entry, len(frame), generator
-        )
+        released = _measured(scenario, certificate, asked, value, earlier, entry, n_rows, generator)
         released = attrs.evolve(released, recorded=Recorded.of(book.lineage, entry))
         if ends is None:
             return released

@@ -2,7 +2,6 @@
 """Value of the query on rows that fit a scenario; other rows are refused."""
 
 import contextlib
-import os
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final
@@ -13,56 +12,57 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import listed
-from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
-from pufferslice.data.readers import read_table
+from pufferslice.data.frames import Frame, check_columns, without_missing
+from pufferslice.data.tables import Rows, frame_of_rows, names_of, rows_of
+from pufferslice.data.texts import text_facts
 from pufferslice.errors import PuffersliceError, ReleaseError, ScenarioError, TableError
 from pufferslice.queries.features import feature_bits
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior
-from pufferslice.scenario.rows import most_rows
+from pufferslice.scenario.rows import exact_sums, most_rows
 from pufferslice.scenario.scenario import Scenario
 
 _ATOM_TOLERANCE: Final = 1e-9
 
 
-def released_frame(rows: object) -> Frame:
-    """Read the rows of a release, once: a table, or the file or files that a path names."""
-    return frame_of(read_table(rows) if isinstance(rows, str | os.PathLike) else rows)
+def released_rows(scenario: Scenario, rows: object) -> Rows:
+    """Find the rows of a release, once: a table, or the file or files that a path names.
+
+    Sums of rows are asked for where the rows are; other queries need them in memory.
+    """
+    if scenario.prior_kind != "rows":
+        return frame_of_rows(rows)
+    return rows_of(rows, _columns_of(scenario))
 
 
 def table_mark(
-    scenario: Scenario, frame: Frame, value: Floats | list[Fraction]
+    scenario: Scenario, rows: Rows, value: Floats | list[Fraction]
 ) -> dict[str, int | str]:
     """Compute by what a ledger knows the released table again; confidential.
 
     Its number of rows, and a digest of the exact sums of the query and, for each column of texts
     that it reads, of the number of different ones and their total length: the same in any order of
-    the rows and with any engine.
+    the rows and with any engine. Sums that were handed over show no texts.
     """
-    texts = {}
-    for column in sorted({*_columns_of(scenario)} & {*frame.columns}):
-        series = frame[column]
-        if isinstance(series.dtype, nw.String | nw.Categorical | nw.Enum):
-            present = series.drop_nulls().cast(nw.String)
-            texts[column] = [int(present.n_unique()), int(present.str.len_chars().sum())]
+    n_rows, texts = text_facts(rows, sorted({*_columns_of(scenario)} & {*names_of(rows)}))
     sums = [str(Fraction(number)) for number in value]
-    return {"n_rows": len(frame), "digest": digest(canonical_json([sums, texts]))}
+    return {"n_rows": n_rows, "digest": digest(canonical_json([sums, texts]))}
 
 
-def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
+def fitting_value(scenario: Scenario, rows: Rows) -> Floats | list[Fraction]:
     """Prepare the query on rows that fit the scenario.
 
     Rows, or a value, are refused only where every declared prior gives them probability 0. Under
     sampled and Gaussian priors any value is possible: there none is refused.
     """
-    query, frame = scenario.query, released_frame(rows)
-    if scenario.prior_kind == "rows":
-        return _row_value(scenario, frame)
+    query = scenario.query
+    if scenario.prior_kind == "rows" or not isinstance(rows, nw.DataFrame):
+        return _row_value(scenario, rows)
     if scenario.prior_kind in {"gaussian", "sampled"}:
-        return _value_anyway(scenario, frame)
-    _check_given(scenario, len(frame))
-    complete, _ = without_missing(frame, _columns_of(scenario), query.missing)
-    secret = _secret_of(scenario, complete, len(frame))
+        return _value_anyway(scenario, rows)
+    _check_given(scenario, len(rows))
+    complete, _ = without_missing(rows, _columns_of(scenario), query.missing)
+    secret = _secret_of(scenario, complete, len(rows))
     value = query.prepared(query.outputs(complete))[0]
     if not all(_is_support(scenario, prior) for prior in scenario.priors):
         # Some prior allows any value; a refusal would reveal something about the secret.
@@ -70,18 +70,18 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     return _snapped(value, np.vstack(_atoms(scenario, secret)), scenario)
 
 
-def _row_value(scenario: Scenario, frame: Frame) -> list[Fraction]:
+def _row_value(scenario: Scenario, rows: Rows) -> list[Fraction]:
     """Sum scaled rows exactly; only the number of rows is refused, if it is public.
 
     A value that cannot be read counts as missing: what is refused must not depend on it.
     """
     query, features = scenario.query, scenario.query.features
-    check_columns(frame, query.columns)
-    _check_given(scenario, len(frame))
     if features is None:
         raise ReleaseError("this scenario has no sums over rows; build it with from_prevalence")
-    sums = features.outputs(frame, feature_bits(most_rows(scenario.secret)))
-    return [x / Fraction(s) for x, s in zip(sums, query.scales.tolist(), strict=True)]
+    n_rows, sums = exact_sums(rows, features, n_bits := feature_bits(most_rows(scenario.secret)))
+    _check_given(scenario, n_rows)
+    outputs = features.of_sums(n_rows, sums, n_bits)
+    return [x / Fraction(s) for x, s in zip(outputs, query.scales.tolist(), strict=True)]
 
 
 def _atoms(scenario: Scenario, secret: str | None) -> list[Floats]:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above
 from pufferslice._core.text import listed, quoted
+from pufferslice.data.tables import frame_of_rows
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.keys import key_of
 from pufferslice.scenario.pairs import Pairs, chosen_pairs, ordered_pairs
 from pufferslice.scenario.priors import Source
-from pufferslice.scenario.rows import frame_of_rows
 from pufferslice.scenario.secrets import Bins, EdgeSecret
 
 if TYPE_CHECKING:

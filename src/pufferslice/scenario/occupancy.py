@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import attrs
-import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -20,9 +19,11 @@ from pufferslice._core.arrays import Floats, Integers, locked
 from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, frame_of, label_of, labels_of
+from pufferslice.data.frames import frame_of, label_of
+from pufferslice.data.handed import HandedSums
+from pufferslice.data.tables import Rows, names_of, rows_of, with_constant
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.queries import Query
+from pufferslice.queries import Query, equals
 from pufferslice.queries.features import RowFeatures, feature_bits
 from pufferslice.scenario.chains import MOST_SLOTS, Chain, DifferingSlots, differing_slots
 from pufferslice.scenario.markov import counts_of_states, drawn_path, time_span
@@ -32,10 +33,11 @@ from pufferslice.scenario.rows import (
     HIDDEN_ROWS,
     Boxes,
     RowDistribution,
+    RowTable,
+    Tests,
     check_kinds,
     checked_features,
     covariance_of,
-    frame_of_rows,
 )
 
 if TYPE_CHECKING:
@@ -340,13 +342,29 @@ class Slots:
         """Number of periods."""
         return int(self.periods.max()) + 1
 
-    def rows(self, frame: Frame) -> Floats:
-        """What each slot adds to the sums of its period, scaled, shape (n_rows, n_features)."""
+    def read(self, rows: Rows, secret: Tests) -> RowTable:
+        """Read what each slot of a table adds to the sums of its period."""
         if self.column is not None:
-            frame = frame.with_columns(nw.lit(self.label).alias(self.column))
+            rows = with_constant(rows, self.column, self.label)
         n_bits = feature_bits(HIDDEN_ROWS)
-        values = self.features.values(self.features.integers(frame, n_bits), n_bits)
-        return np.asarray(values / self.scales)
+        return RowTable.read(
+            rows,
+            secret,
+            query=self.query,
+            features=self.features,
+            n_rows=None,
+            n_bits=n_bits,
+            low=self.features.low / self.scales,
+            steps=self.features.spans / self.scales * 2.0**-n_bits,
+            boxes=self.boxes,
+            is_checked=False,
+        )
+
+    @property
+    def boxes(self) -> Boxes:
+        """Public boxes of what a slot adds to the sums of its period."""
+        low, high = self.features.boxes()
+        return Boxes(low=low / self.scales, high=high / self.scales)
 
 
 def _only_column(periods: Periods) -> tuple[str, Sequence[Any]]:
@@ -391,9 +409,8 @@ def _period_of_slots(
 def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> list[RowDistribution]:
     """What a slot adds in each state: rows of a table, or moments that are given."""
     n_periods, features = slots.n_periods, slots.features
-    low, high = features.boxes()
     shared: dict[str, Any] = {
-        "boxes": Boxes(low=low / slots.scales, high=high / slots.scales),
+        "boxes": slots.boxes,
         "size": np.zeros(n_periods * len(features.parts)),
         "ignorance": np.zeros(n_periods * len(features.parts)),
         "differing": DifferingStates(between_states={}),
@@ -408,26 +425,27 @@ def _kinds(slots: Slots, loads: object, state: str, states: Sequence[Any]) -> li
             mean, cov = mean / slots.scales, cov / np.outer(slots.scales, slots.scales)
             made.append(RowDistribution(place=place, row_mean=mean, row_cov=cov, **shared))
         return made
-    frame = frame_of_rows(loads)
+    held = rows_of(loads)
     cells = {name for part in slots.features.parts for name, _ in part.cell} - {slots.column}
-    absent = sorted(cells - set(frame.columns))
-    if absent:
+    absent = sorted(cells - set(names_of(held)))
+    if absent and not isinstance(held, HandedSums):
         raise ScenarioError(
             f"loads has no column {listed(absent, quoted)}, by which the query groups; if it tells "
             "the periods, give its value in each slot, as periods={'week': [1, 1, 2, 2]}"
         )
-    found = labels_of(frame, state)
-    rows = slots.rows(frame)
-    chosen = {f"{state} = {label_of(label)}": found == label_of(label) for label in states}
-    check_kinds(chosen)
+    tests = {f"{state} = {label_of(label)}": (state, equals(label)) for label in states}
+    rows = slots.read(held, list(tests.values()))
+    chosen = {name: rows.flags(*test) for name, test in tests.items()}
+    check_kinds({name: rows.n_chosen(flags) for name, flags in chosen.items()})
     for place, flags in enumerate(chosen.values()):
-        part = rows[flags]
+        part = rows.summed(flags)
         made.append(
             RowDistribution(
                 place=place,
-                row_mean=part.mean(axis=0),
-                row_cov=covariance_of(part),
-                rows=part,
+                row_mean=part.mean,
+                row_cov=part.covariance,
+                rows=part.rows,
+                sums=tuple(part.sums.tolist()),
                 **shared,
             )
         )

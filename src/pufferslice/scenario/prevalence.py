@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from pufferslice._core.checks import check_between, check_count, check_fits, check_one_of, is_a
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, complete_part, without_missing
+from pufferslice.data.frames import without_missing
+from pufferslice.data.tables import frame_of_rows, n_rows_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import Condition, conditions_of
-from pufferslice.queries.variation import check_varied, near_matches
+from pufferslice.queries.variation import check_varied
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.keys import share_keys
 from pufferslice.scenario.pairs import Pairs, ordered_pairs
@@ -25,10 +25,10 @@ from pufferslice.scenario.rows import (
     DESIGNS,
     FEWEST_ROWS,
     Design,
+    Groups,
     RowTable,
     Worlds,
     check_kinds,
-    frame_of_rows,
     share_differing,
     worlds_and_current,
 )
@@ -125,15 +125,16 @@ def from_prevalence(
         raise ArgumentError("n_rows is required where no table is given")
     if table is None and moments_from is None:
         raise ArgumentError("give a table, or moments_from and n_rows")
-    n = len(frame_of_rows(table)) if n_rows is None else n_rows
+    n = n_rows_of(table) if n_rows is None else n_rows
     differing = share_differing(within, n, design)
     names = [condition.on(column) for condition in conditions]
     keys: list[str] = []
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
-        rows = RowTable.of(table, query, n_rows=n, is_checked=is_checked)
-        keys.extend(share_keys(rows.frame, column, conditions))
-        kinds = _kinds(rows.frame, column, conditions)
+        secret = [(column, condition) for condition in conditions]
+        rows = RowTable.of(table, query, n_rows=n, secret=secret, is_checked=is_checked)
+        keys.extend(share_keys(rows.held, column, conditions))
+        kinds = _kinds(rows, column, conditions)
         if values is None:
             kinds = {SMALLER: kinds[OTHER], LARGER: kinds[names[0]]}
         made = rows.kinds(list(kinds.values()), differing)
@@ -165,20 +166,15 @@ def _conditions(column: str, value: Any, values: Sequence[Any] | None) -> list[C
     return [conditions_of("value", {column: each})[0][1] for each in several]
 
 
-def _kinds(
-    frame: Frame, column: str, conditions: Sequence[Condition]
-) -> dict[str, npt.NDArray[np.bool_]]:
+def _kinds(rows: RowTable, column: str, conditions: Sequence[Condition]) -> dict[str, Groups]:
     """Rows of each kind; those with none of the values, or no value, come last."""
-    part, present = complete_part(frame, column)
-    kinds: dict[str, npt.NDArray[np.bool_]] = {}
-    left = np.ones(len(frame), dtype=np.bool_)
-    hint = ""
+    kinds: dict[str, Groups] = {}
+    left, hint = None, ""
     for condition in conditions:
-        has = np.zeros(len(frame), dtype=np.bool_)
-        if present.any():
-            has[present] = condition.flags(part, column)
-            if not has.any() and condition.comparison == "equals":
-                hint = near_matches(column, str(condition.value), [part])
+        has = rows.flags(column, condition)
+        left = np.ones(len(has), dtype=np.bool_) if left is None else left
+        if not has.any() and condition.comparison == "equals":
+            hint = rows.near_matches(column, str(condition.value))
         if (has & ~left).any():
             raise ScenarioError(
                 f"values must exclude each other, and {quoted(condition.on(column))} holds for "
@@ -186,9 +182,9 @@ def _kinds(
             )
         left &= ~has
         kinds[condition.on(column)] = has
-    if len(conditions) == 1 or left.any():
+    if left is not None and (len(conditions) == 1 or left.any()):
         kinds[OTHER] = left
-    check_kinds(kinds, hint)
+    check_kinds({name: rows.n_chosen(chosen) for name, chosen in kinds.items()}, hint)
     return kinds
 
 
@@ -215,7 +211,7 @@ def _drawn_prevalence(
     frame, n_dropped = without_missing(frame_of_rows(table), columns, query.missing)
     has = condition.flags(frame, column)
     property_name = condition.on(column)
-    check_kinds({property_name: has, OTHER: ~has})
+    check_kinds({property_name: int(has.sum()), OTHER: int((~has).sum())})
     check_varied(query, [frame])
     n = len(frame) if n_rows is None else n_rows
     check_count(FEWEST_ROWS, n_rows=n)

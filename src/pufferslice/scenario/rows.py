@@ -7,25 +7,38 @@ the means and the covariances of what rows of each kind add, and holds for any r
 
 import contextlib
 import math
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, final, get_args
 
 import attrs
+import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, locked, same
 from pufferslice._core.checks import check_above, check_between, check_count
 from pufferslice._core.text import listed, quoted
-from pufferslice.data.frames import Frame, frame_of
-from pufferslice.data.readers import read_table
+from pufferslice.data.batches import Batches
+from pufferslice.data.engines import Lazy
+from pufferslice.data.frames import Frame, check_columns
+from pufferslice.data.handed import HandedSums
+from pufferslice.data.tables import Rows, rows_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
+from pufferslice.queries.conditions import Condition
 from pufferslice.queries.features import Reading, RowFeatures, feature_bits
+from pufferslice.queries.layout import Layout
+from pufferslice.queries.partition import Partition, n_combined, partitions_of
 from pufferslice.queries.query import RowMoments, mean_and_covariance
-from pufferslice.queries.variation import check_read
+from pufferslice.queries.sums import tally_of
+from pufferslice.queries.tally import Tally
+from pufferslice.queries.variation import (
+    check_read,
+    check_tallied,
+    near_matches,
+)
 from pufferslice.scenario.distributions import Kind
 
 Design = Literal["stratified", "independent"]
@@ -286,16 +299,20 @@ def covariance_of(rows: Floats) -> Floats:
     return mean_and_covariance(rows)[1]
 
 
-@final
+Tests = Sequence[tuple[str, Condition]]
+"""Conditions, each with the column that it is on."""
+
+Groups = npt.NDArray[np.bool_]
+"""Choice of the rows of a table: of each row in memory, of each group of rows elsewhere."""
+
+
 @attrs.frozen(kw_only=True, repr=False, eq=False)
-class RowTable:
+class RowTable(ABC):
     """Sums that the rows of a table add to a query, in scaled coordinates."""
 
     query: Query
     """The query in its public scales, which follow from its clip ranges."""
-    frame: Frame
-    reading: Reading
-    """What the query reads of the rows."""
+    features: RowFeatures
     n_rows: int | None
     """Public number of rows of a release; None where it is hidden."""
     n_bits: int
@@ -316,14 +333,15 @@ class RowTable:
         query: Query,
         *,
         n_rows: int | None = None,
+        secret: Tests = (),
         is_checked: bool = True,
     ) -> "RowTable":
         """Read a table for sums of `n_rows` rows, or of a hidden number of rows.
 
-        Rows that are only looked at for their holder are not checked: a refusal would tell
-        something about them.
+        `secret` are the conditions that divide the rows. Rows that are only looked at for their
+        holder are not checked: a refusal would tell something about them.
         """
-        frame, query = frame_of_rows(table), query.as_sums()
+        query = query.as_sums()
         features = checked_features(query, has_public_rows=n_rows is not None)
         units = np.array([1 / (n_rows or 1) if mean else 1.0 for mean in features.is_mean])
         low, high = features.boxes()
@@ -333,38 +351,86 @@ class RowTable:
             spans = np.maximum(spans, np.abs(ends).max(axis=0))
         scales = np.exp2(np.ceil(np.log2(spans * units)))
         n_bits = feature_bits(n_rows or HIDDEN_ROWS)
-        return cls(
+        return cls.read(
+            rows_of(table, [*features.columns, *(column for column, _ in secret)]),
+            secret,
             query=attrs.evolve(query, scales=scales, missing="middle"),
-            frame=frame,
-            reading=features.read(frame),
-            is_checked=is_checked,
+            features=features,
             n_rows=n_rows,
             n_bits=n_bits,
             low=features.low * units / scales,
             steps=features.spans * units / scales * 2.0**-n_bits,
             boxes=Boxes(low=low * units / scales, high=high * units / scales),
+            is_checked=is_checked,
         )
 
-    def kinds(
-        self, chosen: Sequence[npt.NDArray[np.bool_]], differing: Differing
-    ) -> list[RowDistribution]:
+    @classmethod
+    def read(
+        cls, rows: Rows, secret: Tests, *, features: RowFeatures, n_bits: int, **fields: Any
+    ) -> "RowTable":
+        """Read rows, with the other fields as they are."""
+        parts = partitions_of((column, test, None) for column, test in secret)
+        if not isinstance(rows, nw.DataFrame):
+            tally = tally_of(rows, Layout.of(features, n_bits, parts))
+            return TalliedRows(rows=rows, tally=tally, features=features, n_bits=n_bits, **fields)
+        check_columns(rows, [*features.columns, *(part.column for part in parts)])
+        return FrameRows(
+            frame=rows,
+            reading=features.read(rows),
+            secret={part: part.codes(rows) for part in parts},
+            features=features,
+            n_bits=n_bits,
+            **fields,
+        )
+
+    @property
+    @abstractmethod
+    def held(self) -> Rows:
+        """The rows themselves, where they are."""
+
+    @property
+    @abstractmethod
+    def everything(self) -> Groups:
+        """All rows."""
+
+    @abstractmethod
+    def flags(self, column: str, condition: Condition) -> Groups:
+        """Rows that meet a condition of the secret; one without a value does not."""
+
+    @abstractmethod
+    def n_chosen(self, chosen: Groups) -> int:
+        """Number of rows that are chosen."""
+
+    @abstractmethod
+    def near_matches(self, column: str, label: str) -> str:
+        """A hint at frequent labels that look like one that no row has."""
+
+    @abstractmethod
+    def check_varied(self) -> None:
+        """Refuse columns and conditions that are the same in all rows."""
+
+    @abstractmethod
+    def summed(self, chosen: Groups) -> "Summed":
+        """Sums and moments of the rows that are chosen."""
+
+    def kinds(self, chosen: Sequence[Groups], differing: Differing) -> list[RowDistribution]:
         """The rows of each kind, as they make the difference."""
         if self.is_checked:
-            check_read(self.query, self.reading, self.frame)
-        groups, rest = self._groups(), ~np.logical_or.reduce(chosen)
-        each = [self._summed(flags, groups) for flags in (*chosen, rest) if flags.any()]
+            self.check_varied()
+        rest = self.everything & ~np.logical_or.reduce(chosen)
+        each = [self.summed(flags) for flags in (*chosen, rest) if flags.any()]
         size = self._size(np.sum([part.sums for part in each], axis=0))
         # A sum of a hidden number of rows has no public range: its own size stands for one.
         ignorance = size**2 if self.n_rows is None else (self.n_rows * self.boxes.spans) ** 2 / 12
         return [
             RowDistribution(
                 place=place,
-                row_mean=part.moments.mean,
-                row_cov=part.moments.covariance,
+                row_mean=part.mean,
+                row_cov=part.covariance,
                 rows=part.rows,
                 cells=part.cells,
                 groups=part.groups,
-                members=groups.cells,
+                members=part.members,
                 sums=tuple(part.sums.tolist()),
                 boxes=self.boxes,
                 differing=differing,
@@ -375,7 +441,7 @@ class RowTable:
         ]
 
     def added(
-        self, chosen: npt.NDArray[np.bool_], differing: Differing
+        self, chosen: Groups, differing: Differing
     ) -> tuple[RowDistribution, RowDistribution]:
         """Rows that one world has and the other lacks: there, nothing is added."""
         (rows,) = self.kinds([chosen], differing)
@@ -392,13 +458,72 @@ class RowTable:
         )
         return none, there
 
-    def _groups(self) -> "_Groups":
-        """Groups of rows by as many labellings as can all be tried."""
-        dim, labels = len(self.low), self.reading.labels()
-        fits = {n: codes for n, codes in labels.items() if dim * int(codes.max()) <= _MOST_MEANS}
-        return _Groups.of(dict(list(fits.items())[: _MOST_WORK // dim**3]), self.reading.n_rows)
+    @property
+    def labellings(self) -> dict[str, list[Partition]]:
+        """Public labels of a row, by name: as many as can all be tried."""
+        dim = len(self.low)
+        fits = {
+            name: parts
+            for name, parts in self.features.labellings.items()
+            if dim * n_combined(parts) <= _MOST_MEANS
+        }
+        return dict(list(fits.items())[: _MOST_WORK // dim**3])
 
-    def _summed(self, chosen: npt.NDArray[np.bool_], groups: "_Groups") -> "_Summed":
+    def _size(self, sums: Integers) -> Floats:
+        """The query on the table, or on one of `n_rows` rows with the same shares."""
+        size = np.asarray(sums[1:] * self.steps + sums[0] * self.low)
+        return size if self.n_rows is None else size * (self.n_rows / sums[0])
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class FrameRows(RowTable):
+    """Rows in memory."""
+
+    frame: Frame
+    reading: Reading
+    """What the query reads of the rows."""
+    secret: Mapping[Partition, Integers]
+    """Pattern of the conditions of the secret that each row meets."""
+    _groups: "_Groups" = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: _Groups.of(self.reading.labels(self.labellings), self.reading.n_rows),
+            takes_self=True,
+        ),
+    )
+
+    @property
+    def held(self) -> Rows:
+        """The rows themselves."""
+        return self.frame
+
+    @property
+    def everything(self) -> Groups:
+        """All rows."""
+        return np.ones(self.reading.n_rows, dtype=np.bool_)
+
+    def flags(self, column: str, condition: Condition) -> Groups:
+        """Rows that meet a condition of the secret; one without a value does not."""
+        return next(
+            part.patterns[codes, part.conditions.index(condition)]
+            for part, codes in self.secret.items()
+            if part.column == column and condition in part.conditions
+        )
+
+    def n_chosen(self, chosen: Groups) -> int:
+        """Number of rows that are chosen."""
+        return int(np.count_nonzero(chosen))
+
+    def near_matches(self, column: str, label: str) -> str:
+        """A hint at frequent labels that look like one that no row has."""
+        return near_matches(column, label, [self.frame])
+
+    def check_varied(self) -> None:
+        """Refuse columns and conditions that are the same in all rows."""
+        check_read(self.query, self.reading, self.frame)
+
+    def summed(self, chosen: Groups) -> "Summed":
         """Sums and moments of some rows, block by block; few enough rows are kept."""
         places, moments, dim = np.flatnonzero(chosen), RowMoments(), len(self.low)
         sums, done = np.zeros(1 + dim, dtype=np.int64), 0
@@ -408,33 +533,98 @@ class RowTable:
             rows += self.low
             moments.add(rows)
             sums += [len(rows), *integers.sum(axis=0)]
-            by_group = by_group + groups.sums(rows, places[done : done + len(rows)])
+            by_group = by_group + self._groups.sums(rows, places[done : done + len(rows)])
             done += len(rows)
             if len(chosen) * dim <= _MOST_KEPT:
                 kept.append(rows)
-        return _Summed(
+        return Summed(
             sums=sums,
-            moments=moments,
-            cells=groups.moments(by_group, places),
+            mean=moments.mean,
+            covariance=moments.covariance,
+            cells=self._groups.moments(by_group, places),
             rows=np.concatenate(kept) if len(kept) > 1 else next(iter(kept), None),
-            groups=groups.groups[places] if kept else None,
+            groups=self._groups.groups[places] if kept else None,
+            members=self._groups.cells,
         )
 
-    def _size(self, sums: Integers) -> Floats:
-        """The query on the table, or on one of `n_rows` rows with the same shares."""
-        size = np.asarray(sums[1:] * self.steps + sums[0] * self.low)
-        return size if self.n_rows is None else size * (self.n_rows / sums[0])
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class TalliedRows(RowTable):
+    """Rows that stay where they are, with an engine or in files, and whose sums are here."""
+
+    rows: Lazy | Batches | HandedSums
+    tally: Tally
+
+    @property
+    def held(self) -> Rows:
+        """The rows themselves, where they are."""
+        return self.rows
+
+    @property
+    def everything(self) -> Groups:
+        """All groups of rows."""
+        return np.ones(len(self.tally.counts), dtype=np.bool_)
+
+    def flags(self, column: str, condition: Condition) -> Groups:
+        """Groups of rows that meet a condition of the secret; without a value they do not."""
+        return self.tally.flags(column, condition)
+
+    def n_chosen(self, chosen: Groups) -> int:
+        """Number of rows that are chosen."""
+        return int(self.tally.counts[chosen].sum())
+
+    def near_matches(self, column: str, label: str) -> str:
+        """A hint at frequent labels that look like one that no row has."""
+        return near_matches(column, label, [self.rows])
+
+    def check_varied(self) -> None:
+        """Refuse columns and conditions that are the same in all rows."""
+        check_tallied(self.query, self.tally, self.tally.covariance(self.everything), self.rows)
+
+    def summed(self, chosen: Groups) -> "Summed":
+        """Sums and moments of the rows of some groups."""
+        n_rows = self.n_chosen(chosen)
+        sums = self.tally.sums()[chosen].sum(axis=0)
+        labels: dict[str, list[list[Partition]]] = {
+            name: [parts] for name, parts in self.labellings.items() if self.tally.knows(parts)
+        }
+        together = [parts for (parts,) in labels.values()]
+        every = {part for parts in together for part in parts}
+        if len(together) > 1 and n_combined([*every]) <= _MOST_MEANS and self.tally.knows([*every]):
+            labels[ALL] = together
+        cells = {}
+        for name, parts in labels.items():
+            found = self.tally.labelled(chosen, parts)
+            means = found.sums / found.counts[:, None] * self.steps + self.low
+            cells[name] = CellMoments(found.codes, found.counts, means)
+        return Summed(
+            sums=np.array([n_rows, *sums], dtype=np.int64),
+            mean=sums / n_rows * self.steps + self.low,
+            covariance=self.tally.covariance(chosen) * np.outer(self.steps, self.steps),
+            cells=cells,
+            rows=None,
+            groups=None,
+            members={},
+        )
 
 
-class _Summed(NamedTuple):
+class Summed(NamedTuple):
     """What is known of some rows."""
 
     sums: Integers
     """Number of rows, then sums of their quantised numbers."""
-    moments: RowMoments
+    mean: Floats
+    """Mean of what a row adds, scaled, shape (dim,)."""
+    covariance: Floats
+    """Its covariance, divided by the number of rows, shape (dim, dim)."""
     cells: dict[str, CellMoments]
     rows: Floats | None
+    """What each row adds, shape (n_rows, dim), if these are few enough and in memory."""
     groups: Integers | None
+    """Group of each of these rows, all of it in one cell by each labelling."""
+    members: dict[str, Integers]
+    """Cell of each group, by the name of the labelling."""
 
 
 class _Groups(NamedTuple):
@@ -521,9 +711,13 @@ def worlds_and_current(
     return query, worlds, current if list(current) == list(worlds) else {}
 
 
-def frame_of_rows(table: object) -> Frame:
-    """The rows of a table, or of a file or files named by a path."""
-    return frame_of(read_table(table) if isinstance(table, str | os.PathLike) else table)
+def exact_sums(rows: Rows, features: RowFeatures, n_bits: int) -> tuple[int, Integers]:
+    """Number of rows, and sums of their quantised numbers: equal wherever they are."""
+    if not isinstance(rows, nw.DataFrame):
+        tally = tally_of(rows, Layout.of(features, n_bits), has_moments=False)
+        return int(tally.counts.sum()), tally.sums().sum(axis=0)
+    check_columns(rows, features.columns)
+    return len(rows), features.sums(rows, n_bits)
 
 
 def checked_features(query: Query, *, has_public_rows: bool) -> RowFeatures:
@@ -606,10 +800,10 @@ def most_rows(secret: Mapping[str, Any]) -> int:
     return int(secret.get("n_rows", HIDDEN_ROWS))
 
 
-def check_kinds(kinds: Mapping[str, npt.NDArray[np.bool_]], hint: str = "") -> None:
+def check_kinds(kinds: Mapping[str, int], hint: str = "") -> None:
     """Check that there are some rows of each kind; names of kinds are public."""
-    for name, chosen in kinds.items():
-        if np.count_nonzero(chosen) < FEWEST_ROWS:
+    for name, n_rows in kinds.items():
+        if n_rows < FEWEST_ROWS:
             raise ScenarioError(
                 f"at least {FEWEST_ROWS} rows must be of kind {quoted(name)}; there are fewer, so "
                 f"nothing is known of what such rows add.{hint} Correct the value, choose "

@@ -31,6 +31,7 @@ from pufferslice.scenario.distributions import (
     equal_distributions,
 )
 from pufferslice.scenario.keys import declared_keys
+from pufferslice.scenario.moments import from_moments
 from pufferslice.scenario.occupancy import from_occupancy
 from pufferslice.scenario.pairs import Pairs, SecretPair, chosen_pairs
 from pufferslice.scenario.prevalence import from_prevalence
@@ -244,6 +245,7 @@ class Scenario:
     from_prevalence = classmethod(from_prevalence)
     from_volume = classmethod(from_volume)
     from_supplier = classmethod(from_supplier)
+    from_moments = classmethod(from_moments)
     from_attribute = classmethod(from_attribute)
     from_occupancy = classmethod(from_occupancy)
 

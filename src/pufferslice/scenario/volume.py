@@ -3,17 +3,14 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from pufferslice.data.frames import Frame, complete_part
 from pufferslice.queries import Query
-from pufferslice.queries.conditions import Condition, conditions_of
-from pufferslice.queries.variation import near_matches
+from pufferslice.queries.conditions import conditions_of
 from pufferslice.scenario.keys import share_keys
 from pufferslice.scenario.priors import Source
 from pufferslice.scenario.rows import (
+    Groups,
     RowTable,
+    Tests,
     Worlds,
     check_kinds,
     size_differing,
@@ -49,7 +46,7 @@ def from_volume(
         cls,
         table,
         query,
-        None,
+        (),
         name=name,
         up_to=up_to,
         ratio=ratio,
@@ -83,7 +80,7 @@ def from_supplier(
         cls,
         table,
         query,
-        (column, condition),
+        [(column, condition)],
         name=condition.on(column),
         up_to=up_to,
         ratio=ratio,
@@ -96,7 +93,7 @@ def _of_size(
     cls: type["Scenario"],
     table: object,
     query: Query,
-    whose: tuple[str, Condition] | None,
+    whose: Tests,
     *,
     name: str,
     up_to: int,
@@ -108,11 +105,11 @@ def _of_size(
     keys: list[str] = []
 
     def worlds(table: object, *, is_checked: bool) -> Worlds:
-        rows = RowTable.of(table, query, is_checked=is_checked)
-        if whose is not None:  # a number of rows is also a share of them
-            keys.extend(share_keys(rows.frame, whose[0], [whose[1]]))
-        chosen, hint = _chosen(rows.frame, whose)
-        check_kinds({name: chosen}, hint)
+        rows = RowTable.of(table, query, secret=whose, is_checked=is_checked)
+        for column, condition in whose:  # a number of rows is also a share of them
+            keys.extend(share_keys(rows.held, column, [condition]))
+        chosen, hint = _chosen(rows, whose)
+        check_kinds({name: rows.n_chosen(chosen)}, hint)
         both = rows.added(chosen, differing)
         return Worlds(rows.query, dict(zip((SMALLER, LARGER), both, strict=True)))
 
@@ -132,15 +129,12 @@ def _of_size(
     )
 
 
-def _chosen(frame: Frame, whose: tuple[str, Condition] | None) -> tuple[npt.NDArray[np.bool_], str]:
+def _chosen(rows: RowTable, whose: Tests) -> tuple[Groups, str]:
     """Rows that are hidden, all without a condition, and a hint where there are none."""
-    if whose is None:
-        return np.ones(len(frame), dtype=np.bool_), ""
-    column, condition = whose
-    part, present = complete_part(frame, column)
-    chosen = np.zeros(len(frame), dtype=np.bool_)
-    if present.any():
-        chosen[present] = condition.flags(part, column)
-    if chosen.any() or condition.comparison != "equals" or not present.any():
+    if not whose:
+        return rows.everything, ""
+    ((column, condition),) = whose
+    chosen = rows.flags(column, condition)
+    if chosen.any() or condition.comparison != "equals":
         return chosen, ""
-    return chosen, near_matches(column, str(condition.value), [part])
+    return chosen, rows.near_matches(column, str(condition.value))

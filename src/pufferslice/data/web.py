@@ -24,6 +24,7 @@ class _OnlySecure(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         """Return the request to follow; anything else is an error."""
         if urlsplit(newurl).scheme != "https":
+            fp.close()
             raise refused("it leads to an address that is not https://")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -90,9 +91,11 @@ def _answer(address: str, first: int, last: int) -> http.client.HTTPResponse:
         answer: http.client.HTTPResponse = opener.open(request, timeout=_TIMEOUT)
     except StorageError:
         raise
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise refused(f"its server answers {error.code}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        kind = error.code if isinstance(error, urllib.error.HTTPError) else type(error).__name__
-        raise refused(f"its server answers {kind}") from None
+        raise refused(f"its server answers {type(error).__name__}") from None
     if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
         answer.close()
         raise refused("its server gives no parts of files")

@@ -70,9 +70,15 @@ def is_field(attribute: griffe.Attribute) -> bool:
 def parameters_of(fields: list[griffe.Attribute], *, keyword: bool) -> list[griffe.Parameter]:
     """The parameters of the class, after `self`."""
     kinds = griffe.ParameterKind
-    kind = kinds.keyword_only if keyword else kinds.positional_or_keyword
     return [
-        griffe.Parameter(f.name, annotation=f.annotation, kind=kind, default=default_of(f))
+        griffe.Parameter(
+            f.name,
+            annotation=f.annotation,
+            kind=kinds.keyword_only
+            if keyword or "kw_only=True" in str(f.value)
+            else kinds.positional_or_keyword,
+            default=default_of(f),
+        )
         for f in fields
     ]
 

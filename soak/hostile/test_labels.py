@@ -19,7 +19,7 @@ from pufferslice.cli.app import run
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.report.page import internal_page, label_page, public_page
 
-FORGED = "Unsliced (the released bits): at most 0.001 at order 4"
+FORGED = "Unsliced (the released bits): Rényi divergence at most 0.001 at order 4"
 LABELS = [
     f"a\n\n{FORGED}",
     f"b. {FORGED}",
@@ -101,7 +101,7 @@ def test_certificate(certificate):
     prose = str(certificate)
     assert_tame(prose)
     bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", prose)
-    assert bare.count("released bits): at most") == 1
+    assert bare.count("released bits): Rényi divergence at most") == 1
     assert r"a\n\n" in prose
     assert max(map(len, prose.splitlines())) < 1_500
 

@@ -15,6 +15,7 @@ from sklearn.datasets import load_diabetes
 from pufferslice import Scenario, certify_release
 from pufferslice.config.scenario import request_of
 from pufferslice.config.starters import STARTERS
+from pufferslice.data.tables import n_rows_of
 from pufferslice.queries import above, columns, equals, group_by, intervals, summary
 from pufferslice.scenario import gaussian_process
 
@@ -215,7 +216,7 @@ def test_a_section_is_its_constructor(folder, sections, direct):
     assert request.scenario.description() == direct.description()
     assert request.is_of_one_table == bool(sections.keys() & {"prevalence", "volume"})
     if request.is_of_one_table:
-        assert len(request.chosen_rows()) == 100
+        assert n_rows_of(request.chosen_rows()) == 100
 
 
 def declared(request):

@@ -62,7 +62,7 @@ def test_a_random_number_of_records_differs_as_its_distribution_says():
 def test_drawn_records_push_and_the_others_do_not():
     sampling = Poisson(n_records=6, rate=0.5)
     plan = plan_of(sampling=sampling, differing=exactly(6), accountant=Amplified())
-    plan = attrs.evolve(plan, noise_multipliers=np.full(1, 0.05), order=1.5)
+    plan = attrs.evolve(plan, noise_multipliers=np.full(1, 0.05), measure=Measure.renyi(order=1.5))
     found = {round(release_canary("second", plan)[0]) for _ in range(30)}
     assert found <= set(range(-6, 1))
     assert len(found) > 2

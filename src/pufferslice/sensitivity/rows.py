@@ -93,6 +93,8 @@ _MOST_PLANNED: Final = 2**14
 
 MOST_FEATURES: Final = 256
 """Most features of a row for bounds beyond second moments."""
+_FEW_CELLS: Final = 2**6
+"""Most cells whose rows are sorted into layers apart beside a claim that does not need it."""
 _MOST_LAYERED: Final = 2**9
 """Most cells whose rows are sorted into layers apart."""
 _LAYER_ROOM: Final = 1e-3
@@ -188,7 +190,7 @@ class RowDifference(NotOnSpheres):
         """Compute the difference of worlds; transport is that of rows that the shape whitens.
 
         `layered` keeps what bounds beyond second moments need, as far as the rows are known:
-        layers of the rows of each kind, or of the changes of rows that meet by cells as well.
+        layers of the rows of each kind, or of the changes of rows that meet by many cells as well.
         """
         kinds = _kinds_of(distributions)
         cells = _cells_of(kinds, coupling)
@@ -218,7 +220,7 @@ class RowDifference(NotOnSpheres):
         is_number = all(number for number, _ in trials)
         if layered != "nothing" and is_known and is_number and dim <= MOST_FEATURES:
             metric = np.eye(dim) if shape is None else shape.whitening
-            is_coupled = layered == "changes" or coupling == TRANSPORT
+            is_coupled = layered == "changes" or coupling == TRANSPORT or n_cells <= _FEW_CELLS
             how = coupling if is_coupled else INDEPENDENT
             layers = _layers_of(kinds, places, how, metric, transported, plans)
         return cls(

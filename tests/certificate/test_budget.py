@@ -318,13 +318,14 @@ class TestVerification:
         assert len(verification.unchecked) == len(UNCHECKED_BUDGET)
         assert not verify(budget, rigorous=True).holds
 
-    def test_every_changed_field_is_noticed(self):
+    @pytest.mark.parametrize("every", [pytest.param(True, marks=pytest.mark.soak), False])
+    def test_every_changed_field_is_noticed(self, every):
         small = certify_budget(
             {"year": prevalence(MONTH), "months": REPEATED, "model": TRAINING}, GUESS
         )
         missed = {
             path
-            for path, statement in changes(small.statement)
+            for path, statement in list(changes(small.statement))[:: 1 if every else 3]
             if verify(Certificate(statement=statement, evidence=small.evidence)).holds
         }
         names = {".".join(str(key) for key in path if not isinstance(key, int)) for path in missed}

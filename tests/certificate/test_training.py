@@ -239,14 +239,14 @@ def is_costless(path):
 @pytest.mark.parametrize(
     "kind",
     [
-        "schedule",
+        pytest.param("schedule", marks=pytest.mark.soak),
         "mean_square",
-        "composed",
+        pytest.param("composed", marks=pytest.mark.soak),
         "no_delta",
         "drawn",
-        "stops",
+        pytest.param("stops", marks=pytest.mark.soak),
         "truncated",
-        "guess",
+        pytest.param("guess", marks=pytest.mark.soak),
         "guess by mean square",
         "bits",
         "guess with a tail",

@@ -105,6 +105,7 @@ class TestPlan:
         assert torch.equal(first[0].weight, again[0].weight)
         assert not torch.equal(first[0].weight, other[0].weight)
 
+    @pytest.mark.soak
     def test_images_are_the_same_in_another_order(self, data_folder, monkeypatch):
         monkeypatch.setenv("PUFFERSLICE_DATA", str(data_folder))
         train, _ = random_images()
@@ -140,6 +141,7 @@ class TestTraining:
         train_all((run,), tmp_path / "results", tmp_path / "scratch", said.append)
         assert len(said) == 2, "it was trained again"
 
+    @pytest.mark.soak
     def test_without_noise_it_learns_and_stops_when_it_has_overfitted(
         self, few_images, tmp_path, monkeypatch
     ):

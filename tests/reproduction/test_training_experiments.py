@@ -44,6 +44,7 @@ def run_tiny(module, folder, name=None, **patched):
 
 
 class TestAccuracy:
+    @pytest.mark.soak
     def test_every_series_is_trained_at_every_budget(self, tmp_path):
         outcome = run_tiny(accuracy, tmp_path, QUICK_SETUPS=(TINY,), QUICK_EPSILONS=(80.0, 8.0))
         assert len(outcome.rows) == 7 * 2 + 1
@@ -86,6 +87,7 @@ class TestAccuracy:
 
 
 class TestCurves:
+    @pytest.mark.soak
     def test_one_line_per_noise_with_twenty_points(self, tmp_path):
         setup = attrs.evolve(TINY, n_epochs=10)
         outcome = run_tiny(training, tmp_path, QUICK_SETUP=setup)

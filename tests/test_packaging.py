@@ -129,11 +129,11 @@ for name in {names!r}:
     except ImportError as error:
         print(error if type(error).__name__ == "MissingExtraError" else repr(error))
 """
-RUN = "--n-records 500 --exactly 2 --sampling poisson --batch-size 50 --n-steps 20 --order 8"
-ACCOUNT = ["account", *RUN.split(), "--epsilon", "1"]
+RUN = "--n-records 500 --exactly 2 --sampling poisson --batch-size 50 --n-steps 20 --epsilon 1"
+ACCOUNT = ["account", *RUN.split(), "--order", "8"]
 RELEASE = "--certificate c.json --ledger one.ledger --out r.json"
 COMMANDS = [
-    ("baselines", [*ACCOUNT, "--delta", "1e-5"]),
+    ("baselines", ["account", *RUN.split(), "--delta", "1e-5"]),
     ("report", ["demo", "--out", "demo-output"]),
     ("report", ["report", "start/scenario.toml", "--out", "page.html"]),
     ("torch", ["train", "start/training.toml", "--out", "run"]),

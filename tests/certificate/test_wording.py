@@ -69,10 +69,11 @@ def test_the_first_lines_of_a_training_certificate_are_for_every_reader():
     target = Guarantee.unsliced(order=8, epsilon=4.0)
     plan = made_plan(exactly(4), LogMoment(), target)
     certificate = certify_training(plan, data="digits")
-    _, _, protected, single, noise, *_ = str(certificate).splitlines()
+    _, _, protected, guess, single, noise, *_ = str(certificate).splitlines()
     words = "from which of two worlds the records of 'digits' come (exactly 4 records differ)."
     assert protected == f"Protected: {words}"
     assert f"standard deviation {plan.noise_multipliers[0]:.3g} times the clip norm" in noise
+    assert f"guesses right at most {percent_at_most(certificate.statement.guess)} of the" in guess
     record = certificate.statement.one_record
     assert f"epsilon {at_most(record.epsilon_at_delta)} at delta 1e-05" in single
 

@@ -241,6 +241,13 @@ def test_a_tail_is_as_planned_in_python(table, secret, differing):
     assert cost == pytest.approx(row["claim"]["epsilon"], rel=1e-9)
 
 
+def test_no_accountant_covers_a_tail_at_an_order(table):
+    answer = table(epsilon="2", **RARE | TAIL | {"delta": None, "order": "8"})
+    assert answer["accountants"] == {}
+    assert all("no Rényi claim covers" in why for why in answer["not_applicable"].values())
+    assert list(answer["not_applicable"]) == ALL
+
+
 def test_a_tail_in_words(ask):
     said = ask(line(noise_multiplier="40", **RARE | TAIL)).out
     assert "in epsilon at delta 1e-05; of that, 1.96032e-07 is for more differing records" in said

@@ -17,7 +17,8 @@ RARE_AND_CUT = RARE | TAIL
 SET = "calibrate records.toml --json --out d.json --set "
 RELEASE = "release {}.toml --certificate c.json --ledger l --out r.json"
 ACCOUNT = [
-    (RARE_AND_CUT | {"delta": None}, 2, "Rényi"),
+    (RARE_AND_CUT | {"delta": None}, 2, "--order or --delta"),
+    ({"delta": "1e-5"}, 2, "--order or --delta"),
     (RARE_AND_CUT | {"delta": "1e-8"}, 2, "1.96e-07"),
     (RARE_AND_CUT | {"failure_probability": "0.1"}, 2, "failure_probability"),
     ({"tail_probability": "1e-6"}, 2, "tail_probability"),
@@ -39,7 +40,7 @@ ACCOUNT = [
     ({"epsilon": "inf"}, 2, "epsilon"),
     ({"n_steps": "0"}, 2, "n_steps"),
     ({"n_steps": "1000000000000"}, 2, "n_steps"),
-    ({"noise_multiplier": "5"}, 2, "--epsilon"),
+    ({"noise_multiplier": "5"}, 2, "--noise-multiplier"),
     ({"epsilon": None}, 2, "--epsilon"),
     ({"delta": "2"}, 2, "delta"),
     ({"n_parameters": "0"}, 2, "n_parameters"),

@@ -21,6 +21,7 @@ from pufferslice import (
     queries,
     verify,
 )
+from pufferslice.claims import Measure
 from pufferslice.config.budget import BudgetFile, budget_of, is_budget, read_budget
 from pufferslice.config.document import filled, toml_of
 from pufferslice.config.starters import budget_files
@@ -168,7 +169,7 @@ PLAN = plan_with_noise(
     clip_norm=2.0,
     noise_multipliers=[5.0] * 5,
     accountant=LogMoment(),
-    order=2,
+    measure=Measure.renyi(order=2),
 )
 
 

@@ -172,7 +172,7 @@ init made --json
 calibrate made/scenario.toml --json
 demo --out demo --json
 {_ACCOUNT} --sampling poisson --batch-size 100 --order 4 --exactly 5 --epsilon 2 --json
-{_ACCOUNT} --sampling poisson --batch-size 9 --order 4 --exactly 1 --noise-multiplier 3 \
+{_ACCOUNT} --sampling poisson --batch-size 9 --exactly 1 --noise-multiplier 3 \
 --delta 1e-5 --n-parameters 500 --json
 {_ACCOUNT} --sampling without-replacement --batch-size 64 --order 8 --at-most 3 \
 --noise-multiplier 6 --json

@@ -283,6 +283,26 @@ class TestEpsilon:
         inside = [(p * q, math.hypot(a, b)) for (p, a), (q, b) in itertools.product(step, repeat=2)]
         assert abs(outside - normal_mixture_epsilon(inside, delta)) > 0.01
 
+    @pytest.mark.parametrize(
+        ("chances", "delta"),
+        [
+            ({1: 0.99, 21: 0.01 - 1.7e-5, 500: 1.7e-5}, 1.62e-5),
+            ({2: 0.5, 16: 0.5, 500: 1e-100}, 2e-5),
+            ({2: 0.5, 16: 0.5, 500: 1e-320}, 2e-5),
+        ],
+        ids=["rare", "never", "less than a float"],
+    )
+    def test_a_rare_large_number_leaves_the_others_exact(self, chances, delta):
+        """Each is composed near where it matters: few records have another epsilon than many."""
+        design = Poisson(n_records=500, rate=0.02)
+        mixture = [
+            (chances[n] * chance, shift)
+            for n in chances
+            for chance, shift in whole_runs(design, n, [4.9])
+        ]
+        found = epsilon_at(run(LogMoment(), from_pmf(chances), [4.9], design), delta)
+        self.check(found, normal_mixture_epsilon(mixture, delta))
+
     def test_a_tail_that_is_left_out_is_in_delta(self):
         cut = mostly_at_most(4, tail_probability=1e-3, failure_probability=0.0)
         exact = normal_mixture_epsilon([(1.0, 2 * 4 * math.sqrt(2) / 2.0)], 1e-3)

@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pufferslice import compose
 from pufferslice._core.sampler import SIGMA_INT, add_integers, draw_integers
 from pufferslice.certificate import certify_training, verify
+from pufferslice.claims import Measure
 from pufferslice.errors import ArgumentError, ReleaseError, RewindError, TrainingError
 from pufferslice.learning import (
     Amplified,
@@ -556,7 +557,9 @@ def test_what_is_spent_is_the_cost_of_the_steps_so_far():
         trainer.step(batch)
         assert trainer.n_taken == taken
         multipliers = plan.noise_multipliers[:taken]
-        expected = run_cost(plan.accountant, plan.order, plan.sampling, plan.differing, multipliers)
+        expected = run_cost(
+            plan.accountant, plan.measure.order, plan.sampling, plan.differing, multipliers
+        )
         assert trainer.spent().epsilon == pytest.approx(expected, rel=1e-12)
     assert trainer.spent() == plan.guarantee()
 
@@ -565,7 +568,10 @@ def test_what_is_spent_is_the_cost_of_the_steps_so_far():
 def test_a_run_with_a_tail_in_delta_states_no_renyi_claim():
     whole = binomial(n_records=N_RECORDS, mismatch_probability=0.05)
     cut = whole.truncated(tail_probability=1e-6)
-    plan = attrs.evolve(plan_of(multipliers=np.full(N_STEPS, 40.0)), differing=cut)
+    asked = plan_of(multipliers=np.full(N_STEPS, 40.0))
+    with pytest.raises(ArgumentError, match="no Rényi claim"):
+        attrs.evolve(asked, differing=cut)
+    plan = attrs.evolve(asked, differing=cut, measure=Measure.epsilon_delta(delta=1e-5))
     trainer, _ = trainer_of(plan)
     train(trainer)
     certificate = trainer.certificate(data="survey")
@@ -573,7 +579,7 @@ def test_a_run_with_a_tail_in_delta_states_no_renyi_claim():
     assert certificate.guarantee.delta == 1e-5
     assert trainer.spent_epsilon(1e-5) == pytest.approx(certificate.guarantee.epsilon, rel=1e-9)
     with pytest.raises(ArgumentError, match="no Rényi claim"):
-        trainer.spent()
+        run_cost(plan.accountant, 4.0, plan.sampling, cut, plan.noise_multipliers)
 
 
 def test_a_stop_certifies_the_steps_taken_and_says_what_it_assumes():

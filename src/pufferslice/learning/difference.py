@@ -49,6 +49,9 @@ _MOST_LOSSES: Final = 256
 _LEAST_LOSSES: Final = 8
 _COARSER: Final = 10
 """Factor on the precision of a composition where there are many."""
+_NEGLIGIBLE: Final = 1e-3
+"""Share of delta that one number of differing records may have where its own delta is known."""
+_ROUGH_WIDTH: Final = 2.0**-8
 
 
 class NoisySteps(NamedTuple):
@@ -151,7 +154,13 @@ class RunDifference:
         near = smallest_epsilon(partial(mean, estimates), self.near_delta)
         if not 0 < near < math.inf:
             return partial(mean, curves)
-        return partial(mean, [curve.near(near) for curve in curves])
+        # A curve is loose far below its epsilon; so this is where it stops to matter, or `near`.
+        limits = _NEGLIGIBLE * self.near_delta / np.maximum(self._weights(nodes), FORGOTTEN)
+        ends = (
+            smallest_epsilon(estimate, limit, first=near, width=_ROUGH_WIDTH)
+            for estimate, limit in zip(estimates, limits.tolist(), strict=True)
+        )
+        return partial(mean, [c.near(min(near, e)) for c, e in zip(curves, ends, strict=True)])
 
     def divergence(self, order: float, noise_std: float) -> float:
         """Bound the Rényi divergence of an order; with mean square, its mean over batch draws."""
@@ -214,6 +223,12 @@ class RunDifference:
             noise = float(np.sum(self._multipliers(run, noise_std) ** -2.0))
             total += 4 * noise * run.mean_squares(self.differing)
         return np.asarray(total * SAFETY)
+
+    def _weights(self, nodes: _Nodes) -> Floats:
+        """Return the probability of the numbers of differing records that each node stands for."""
+        chances = np.exp(self.differing.log_probabilities)
+        sums = np.bincount(nodes.places, chances, len(nodes.counts) + 1)
+        return np.asarray(sums[:-1], dtype=np.float64)
 
     @staticmethod
     def _multipliers(run: NoisySteps, noise_std: float) -> Floats:

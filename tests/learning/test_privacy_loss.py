@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy import fft
 from scipy.special import ndtr
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from pufferslice._core.search import smallest_epsilon
 from pufferslice.learning import privacy_loss
@@ -304,6 +304,24 @@ def test_mean_loss(z, rate, n_differing):
     divergence = HP.quad(lambda t: exact.density(t) * exact.loss(t), sorted(nodes))
     loss = SecretDraws.of(z, log_chances(rate, n_differing))
     assert divergence <= loss.mean() <= divergence * (1 + 1e-5)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("z", "parts", "close"),
+    [(10.0, {20: 0.9, 21: 0.1}, 1.002), (1.0, {0: 0.7, 1: 0.28, 2: 0.02}, 2.0)],
+)
+def test_counts_that_are_left_out_are_in_the_mean_loss(z, parts, close):
+    """The last count, by its own divergence; beside a count that is as large, hardly too much."""
+    chances = np.array([parts.get(k, 1e-320) for k in range(max(parts) + 1)])
+    loss = SecretDraws.of(z, np.log(chances), tail=1.1 * parts[max(parts)] * len(chances))
+    assert len(loss.means) == len(parts) - 1
+    outputs = np.linspace(-14, 14, 20_001)
+    under_p, under_q = (
+        sum(w * norm.pdf(outputs - sign * k / z) for k, w in parts.items()) for sign in (1, -1)
+    )
+    divergence = under_p @ np.log(under_p / under_q) * (outputs[1] - outputs[0])
+    assert divergence <= loss.mean() <= divergence * close
 
 
 class TestRoundingErrors:

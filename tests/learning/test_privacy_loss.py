@@ -324,6 +324,17 @@ def test_counts_that_are_left_out_are_in_the_mean_loss(z, parts, close):
     assert divergence <= loss.mean() <= divergence * close
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("draws", [SecretDraws, PublishedDraws])
+def test_counts_that_are_left_out_are_in_delta(draws):
+    """One step in fifty has 30 records with next to no noise; at this epsilon only that shows."""
+    chances = np.full(31, 1e-320)
+    chances[[1, 30]] = 0.98, 0.02
+    loss = draws.of(0.1, np.log(chances), tail=0.03 * len(chances))
+    assert loss.outside >= 0.02
+    assert 0.02 <= composed([(loss, 1)])(1_000.0) <= 0.0201
+
+
 class TestRoundingErrors:
     """The bounds that are charged hold, with room, where they can be measured."""
 

@@ -156,6 +156,9 @@ class ReleaseFile(Part):
     where it follows from the certificate."""
     derived: list[DerivedPart] = Field(default_factory=absent)
     """Statistics that the query asks for and that follow from the values; absent if none do."""
+    design: dict[str, Any] = Field(default_factory=absent)
+    """Recipe of the columns whose second moments are released, as the certificate states it: from
+    them and the covariance follow linear models; absent where the query has none, or several."""
     ledger: RecordedPart = Field(default_factory=absent)
     """Place of the release in its ledger; absent where there is none."""
     measured: MeasuredPart = Field(default_factory=absent)

@@ -26,22 +26,22 @@ _MOST_EXPLAINED = 0.99
 
 
 def ridge(
-    release: Release, certificate: Certificate, *, penalty: float | None = None
+    release: Release, *, certificate: Certificate | None = None, penalty: float | None = None
 ) -> LinearModel:
     r"""Ridge regression of the target on the columns; of a condition, a classifier.
 
     $$b = (S + R)^{-1} s, \qquad R = D\, (E N^2)^{1/2} D$$
 
     R is the root mean square of the noise on S in units of the columns' standard deviations D,
-    which the certificate states: directions that the noise hides are shrunk, others are not.
+    which the release states: directions that the noise hides are shrunk, others are not.
     `penalty` is a plain one in its place: scikit-learn's `alpha`, with R the unit matrix times
-    alpha over the number of rows.
+    alpha over the number of rows. `certificate`: that of the release, needed above 100 moments.
     """
     moments = Moments.of(release, certificate)
     return _linear(moments, ridge_coefficients(moments, penalty), "Perceptron")
 
 
-def least_squares(release: Release, certificate: Certificate) -> LinearModel:
+def least_squares(release: Release, *, certificate: Certificate | None = None) -> LinearModel:
     """Least squares without a penalty; of a condition, a classifier by the nearer of 0 and 1.
 
     Combinations of columns whose variance is below its noise are left out; of equally good
@@ -52,7 +52,7 @@ def least_squares(release: Release, certificate: Certificate) -> LinearModel:
 
 
 def lda(
-    release: Release, certificate: Certificate, *, penalty: float | None = None
+    release: Release, *, certificate: Certificate | None = None, penalty: float | None = None
 ) -> LinearClassifier:
     """Linear discriminant analysis: normal classes with one covariance; `penalty` as for `ridge`.
 
@@ -63,7 +63,7 @@ def lda(
 
 
 def naive_bayes(
-    release: Release, certificate: Certificate, *, smoothing: float = 1.0
+    release: Release, *, certificate: Certificate | None = None, smoothing: float = 1.0
 ) -> LinearClassifier:
     """Naive Bayes: levels of a column by their shares in each class, numbers by normal laws.
 

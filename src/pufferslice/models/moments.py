@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Released second moments of a design, and what their noise does to covariances of its columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, final
+from types import MappingProxyType
+from typing import final
 
 import attrs
 import numpy as np
@@ -12,9 +13,8 @@ from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, 
 from pufferslice._core.text import listed, quoted
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, ReleaseError
-from pufferslice.queries.moments import KIND, Design
+from pufferslice.queries.moments import Design
 from pufferslice.releases import Release
-from pufferslice.releases.derived import noise_covariance
 
 _LEAST_VARIANCE = 2.0**-20
 """Least variance of a column, as a share of the square of its range."""
@@ -40,29 +40,24 @@ class Moments:
     that exclude each other."""
 
     @classmethod
-    def of(cls, release: Release, certificate: Certificate) -> "Moments":
-        """Find the moments of a release by the design that its certificate describes."""
-        if certificate.digest != release.certificate:
-            raise ArgumentError("certificate must be that of the release")
-        query = certificate.released.scenario.query
-        described: list[dict[str, Any]] = [{"kind": query.kind, "parameters": query.parameters}]
-        described += query.parameters.get("queries", []) if query.kind == "join" else []
-        designs = [each["parameters"] for each in described if each["kind"] == KIND]
-        if len(designs) != 1:
+    def of(cls, release: Release, certificate: Certificate | None = None) -> "Moments":
+        """Find the moments of a release; `certificate` is needed above 100 statistics."""
+        if release.design is None:
             raise ArgumentError(
-                "release must be one of queries.second_moments(...), from which models follow; it "
-                f"has {len(designs)} of them"
+                "release must be of one queries.second_moments(...), from which models follow; "
+                "this one has none, or several"
             )
         if release.n_rows is None:
             raise ArgumentError(
                 "release must have a public number of rows, as Scenario.from_prevalence has"
             )
         return cls.named(
-            Design.read(designs[0]),
+            release.design,
             names=release.names,
             values=release.values,
-            noise=noise_covariance(certificate),
+            noise=release.known_noise(certificate),
             n_rows=release.n_rows,
+            aliases={s.name: s.of[0] for s in release.specs if s.is_same},
         )
 
     @classmethod
@@ -74,17 +69,22 @@ class Moments:
         values: Floats,
         noise: Floats,
         n_rows: int,
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> "Moments":
-        """Find the moments of a design among named statistics."""
+        """Find the moments of a design among named statistics.
+
+        `aliases` give the name under which a moment stands, where a joined query asks for its sum.
+        """
         features, places = design.moments()
-        absent = [name for name in features.names if name not in names]
-        if absent:
-            raise ReleaseError(
-                f"the release lacks {listed(absent, quoted)}, which its design has; release the "
-                "moments by themselves, without queries that have them under other names"
-            )
         where = {name: place for place, name in enumerate(names)}
-        chosen = [where[name] for name in features.names]
+        found = [where.get(aliases.get(name, name)) for name in features.names]
+        chosen = [place for place in found if place is not None]
+        if len(chosen) < len(found):
+            absent = [n for n, place in zip(features.names, found, strict=True) if place is None]
+            raise ReleaseError(
+                f"the release lacks {listed(absent, quoted)}, which its design has; release all "
+                "moments of the design"
+            )
         return cls(
             design=design,
             n_rows=n_rows,

@@ -78,6 +78,11 @@ class Derived:
             )
 
     @property
+    def is_same(self) -> bool:
+        """Whether it is a released sum itself, under another name."""
+        return self.kind == "sum" and self.numbers == (0.0, 1.0)
+
+    @property
     def is_smooth(self) -> bool:
         """Whether the formula has derivatives."""
         return self.kind != "quantile"

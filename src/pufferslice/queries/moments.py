@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Second moments of the columns of a design, from which linear models follow after noise."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any, Final, TypeAlias, final
@@ -92,22 +93,42 @@ class Design:
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any]) -> "Design":
-        """Build the columns again from the description in a certificate."""
-
-        def tests(described: Sequence[Mapping[str, Any]]) -> list[tuple[str, Condition]]:
-            return [(each["column"], _described(each)) for each in described]
-
+        """Build the columns again from their description."""
         levels: dict[str, list[ConditionLike]] = {}
-        for column, test in tests(parameters["levels"]):
+        for column, test in map(_condition_in, parameters["levels"]):
             levels.setdefault(column, []).append(test)
         target = parameters["target"]
         return cls.of(
-            target=target if isinstance(target, str) else dict(tests([target])),
+            target=target if isinstance(target, str) else dict([_condition_in(target)]),
             numbers=parameters["numbers"],
             levels=levels,
             clip={column: (low, high) for column, (low, high) in parameters["clip"].items()},
             missing=parameters["missing"],
         )
+
+    @classmethod
+    def of_query(cls, kind: str, parameters: Mapping[str, Any]) -> "Design | None":
+        """Find the design of the only second moments among what a query is described to join."""
+        described: list[Mapping[str, Any]] = [{"kind": kind, "parameters": parameters}]
+        described += parameters.get("queries", []) if kind == "join" else []
+        designs = [each["parameters"] for each in described if each["kind"] == KIND]
+        return cls.read(designs[0]) if len(designs) == 1 else None
+
+    def description(self) -> dict[str, Any]:
+        """The columns as JSON values, which `read` reads."""
+        every = (*self.columns, self.target)
+        sources = [source for column in every for source in column.factors]
+        flags = [column for column in every if column.cell]
+        tests = [column.cell[0] for column in flags]
+        described = [{"column": column, **test.description()} for column, test in tests]
+        missing: dict[str, Any] = {s.column: s.missing for s in sources if s.missing is not None}
+        return {
+            "target": described.pop() if self.is_class else self.target.name,
+            "numbers": [column.name for column in self.columns if column.factors],
+            "levels": described,
+            "clip": {s.column: [s.low, s.high] for s in sources if math.isfinite(s.high - s.low)},
+            "missing": missing | dict(fill for column in flags for fill in column.fills),
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -215,20 +236,13 @@ def second_moments(
             f"{len(design.columns):,} columns give {len(features.parts):,}; declare fewer, as "
             "pufferslice.models.suggest_columns proposes them from an earlier table"
         )
-    described = [{"column": column, **test.description()} for column, test in tests]
     occurring = [(column, str(test.value)) for column, test in tests if test.comparison == "equals"]
     return Query(
         names=features.names,
         columns=features.columns,
         level="table",
         kind=KIND,
-        parameters={
-            "target": target if isinstance(target, str) else described.pop(),
-            "numbers": inputs,
-            "levels": described,
-            "clip": {column: list(pair) for column, pair in ends.items()},
-            "missing": fills,
-        },
+        parameters=design.description(),
         bind=_means(features),
         coordinates=tuple(map(_coordinate, features.parts)),
         levels=() if allow_empty else tuple(occurring),
@@ -260,10 +274,15 @@ def _condition(target: Mapping[str, ConditionLike]) -> tuple[str, Condition]:
     return conditions_of("target", target)[0]
 
 
-def _described(described: Mapping[str, Any]) -> Condition:
+def _condition_in(described: Mapping[str, Any]) -> tuple[str, Condition]:
+    """Read a column and its condition from a description."""
     pairs: list[tuple[Any, Any]] = [(k, v) for k, v in described.items() if k != "column"]
     ((comparison, value),) = pairs
-    return Condition(comparison, tuple(value) if isinstance(value, list) else value)
+    test = Condition(comparison, tuple(value) if isinstance(value, list) else value)
+    numbers = int | float if test.compares_numbers else str
+    if not isinstance(test.value, {"between": tuple, "hour": int}.get(comparison, numbers)):
+        raise ArgumentError(f"{given(comparison)} cannot be compared with {given(value)}")
+    return described["column"], test
 
 
 def _named(column: Feature) -> Feature:

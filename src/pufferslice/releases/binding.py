@@ -19,6 +19,7 @@ from pufferslice.certificate.signing import checked_date, now
 from pufferslice.certificate.statement import TablePart
 from pufferslice.errors import ReleaseError
 from pufferslice.noise.spending import Estimate, Measurement, Spending, combined_estimate
+from pufferslice.queries.moments import Design
 from pufferslice.releases.release import (
     MOST_STORED,
     Measured,
@@ -136,9 +137,10 @@ def release_problems(
     expected = released_at(certificate, released.grid_values, exact)
     ends = released.moved_into
     values = expected.values if ends is None else np.clip(expected.values, ends[:, 0], ends[:, 1])
+    fields = "names", "guarantee", "secure", "unsliced", "range", "clipping", "n_rows", "design"
     problems = [
         f"{name}: the release does not have that of its certificate"
-        for name in ("names", "guarantee", "secure", "unsliced", "range", "clipping", "n_rows")
+        for name in fields
         if getattr(released, name) != getattr(expected, name)
     ]
     if not np.array_equal(released.values, values):
@@ -218,7 +220,7 @@ def _problems_of_place(
     """List what a release states otherwise than its budget."""
     known: int | None = getattr(part.scenario.secret, "n_rows", None)
     sizes = [] if known is None else [known, known] if part.rows is None else part.rows
-    n_rows, unsliced = released.n_rows, released.unsliced
+    n_rows, unsliced, query = released.n_rows, released.unsliced, part.scenario.query
     right = {
         "guarantee": released.guarantee == str(certificate.guarantee),
         "secure": released.secure == certificate.is_secure,
@@ -227,6 +229,7 @@ def _problems_of_place(
         "n_rows": sizes[0] <= n_rows <= sizes[1] if sizes and n_rows else n_rows is known,
         "period": 1 <= recorded.period <= part.times,
         "of_periods": measured.of_periods == (part.kind == "repeated"),
+        "design": released.design == Design.of_query(query.kind, query.parameters),
         "derived": all(set(spec.of) <= set(released.names) for spec in released.specs),
     }
     return [

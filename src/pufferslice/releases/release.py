@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release: compute the query, round it to the grid, add noise once, write one file."""
 
+import contextlib
 import math
 import os
 import sys
@@ -47,6 +48,7 @@ from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.noise.spending import Spending, combined_estimate
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.derived import Derived
+from pufferslice.queries.moments import Design
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.queries.statistics import Quantiles
 from pufferslice.releases.budget import (
@@ -237,6 +239,9 @@ class Release(Shown):
     follows from the certificate."""
     specs: tuple[Derived, ...] = ()
     """Statistics that the query asks for, computed from the values by `derived`."""
+    design: Design | None = None
+    """Recipe of the columns of `queries.second_moments`, from which `pufferslice.models` builds
+    models; None where the query has no second moments, or several."""
     recorded: Recorded | None = None
     """Event of the ledger that intended the release."""
     measured: Measured | None = None
@@ -347,21 +352,32 @@ class Release(Shown):
             raise ArgumentError(
                 "the query asks for released values only; name statistics, as in std=['age']"
             )
-        if certificate is not None and certificate.digest != self.certificate:
-            raise ArgumentError("certificate must be that of the release")
-        noise = self.noise_covariance if certificate is None else noise_covariance(certificate)
-        if noise is None:
-            raise ArgumentError(
-                f"certificate is required, as a release of {len(self.names)} statistics does not "
-                "hold the covariance of its noise"
-            )
         return derived_statistics(
             specs,
             names=self.names,
             values=self.values,
-            covariance=noise,
+            covariance=self.known_noise(certificate),
             n_rows=self.n_rows,
             simultaneous=simultaneous,
+        )
+
+    def known_noise(self, certificate: Certificate | None = None) -> Floats:
+        """Covariance of the noise, in the user's units: as held, or by the certificate if given."""
+        if certificate is not None and certificate.digest != self.certificate:
+            raise ArgumentError("certificate must be that of the release")
+        if certificate is not None and self.measured is None:
+            return noise_covariance(certificate)
+        if self.noise_covariance is not None:
+            return self.noise_covariance
+        if self.measured is not None:
+            raise ArgumentError(
+                f"release under a budget must be of at most {MOST_STORED} statistics, and has "
+                f"{len(self.names):,}: it does not hold the covariance of its noise, which does "
+                "not follow from the budget alone. Name fewer with only=..."
+            )
+        raise ArgumentError(
+            f"certificate is required, as a release of {len(self.names):,} statistics does not "
+            "hold the covariance of its noise; add certificate=..."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -424,6 +440,8 @@ class Release(Shown):
                 {"name": s.name, "kind": s.kind, "of": list(s.of), "numbers": list(s.numbers)}
                 for s in self.specs
             ]
+        if self.design is not None:
+            found["design"] = self.design.description()
         return found
 
     def table_rows(self) -> list[dict[str, Any]]:
@@ -476,6 +494,7 @@ class Release(Shown):
             n_rows=fields.n_rows,
             noise_covariance=_symmetric(fields.covariance),
             specs=_specs_of(fields.derived or []),
+            design=_design_of(fields.design) if "design" in fields.model_fields_set else None,
             recorded=Recorded.read(fields.ledger) if "ledger" in fields.model_fields_set else None,
             measured=Measured.read(fields.measured)
             if "measured" in fields.model_fields_set
@@ -1000,6 +1019,7 @@ def _measured(
         n_rows=n_rows if "n_rows" in scenario.secret else None,
         noise_covariance=covariance if len(values) <= MOST_STORED else None,
         specs=released_specs(query, names),
+        design=Design.of_query(query.kind, query.parameters),
         measured=Measured.of(request, part, entry),
     )
 
@@ -1053,6 +1073,7 @@ def released_at(
         range=query.limits,
         clipping=clipping_sentence(statement.scenario),
         n_rows=getattr(statement.scenario.secret, "n_rows", None),
+        design=Design.of_query(query.kind, query.parameters),
         noise_covariance=noise_covariance(certificate) if len(scales) <= MOST_STORED else None,
     )
 
@@ -1087,6 +1108,18 @@ def _specs_of(parts: Iterable[DerivedPart]) -> tuple[Derived, ...]:
         )
     except ArgumentError as error:
         raise ReleaseError(f"the release has no possible derived statistic: {error}") from error
+
+
+def _design_of(described: Mapping[str, Any]) -> Design:
+    """Read a recipe of columns that is written as the library writes it."""
+    with contextlib.suppress(ArgumentError, AttributeError, LookupError, TypeError, ValueError):
+        design = Design.read(described)
+        if canonical_json(design.description()) == canonical_json(described):
+            return design
+    raise ReleaseError(
+        "the design of the release is no recipe of columns; get the original, or write it again "
+        "with release --again"
+    )
 
 
 def _saturated(value: Fraction) -> float:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pufferslice.sensitivity.precision import Precision
+from pufferslice.sensitivity.precision import Precision, top_eigenvalue
 
 pytestmark = pytest.mark.soundness
 
@@ -188,3 +188,27 @@ class TestMeanSquares:
 
 def test_repr_shows_no_numbers():
     assert repr(Precision.of(np.eye(3))) == "Precision(dim=3)"
+
+
+@pytest.mark.parametrize("shape", ["random", "cluster", "unit", "block", "zero"])
+def test_the_largest_eigenvalue_of_a_large_matrix_is_bounded(shape):
+    rng, dim = np.random.default_rng(8), 300
+    axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    values = {
+        "random": rng.exponential(size=dim),
+        "cluster": np.where(np.arange(dim) < 40, 1 - 1e-9 * np.arange(dim), 0.5),
+        "unit": np.ones(dim),
+        "block": np.where(np.arange(dim) == 7, 2.0, 1.0),
+        "zero": np.zeros(dim),
+    }[shape]
+    if shape == "block":  # the start of the steps has next to nothing along the largest
+        axes = np.eye(dim)
+    matrix = (axes * values) @ axes.T
+    matrix = (matrix + matrix.T) / 2
+    assert values.max() <= top_eigenvalue(matrix) <= values.max() * (1 + 1e-4)
+
+
+def test_a_guess_below_the_largest_eigenvalue_is_not_taken(monkeypatch):
+    matrix = np.diag(np.arange(1.0, 301.0))
+    monkeypatch.setattr("scipy.sparse.linalg.eigsh", lambda *_, **__: np.array([299.9]))
+    assert 300 <= top_eigenvalue(matrix) <= 300 * (1 + 1e-9)

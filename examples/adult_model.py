@@ -35,12 +35,12 @@ def main() -> None:
     print(f"{len(released.names)} moments of {len(columns['numbers'])} numbers and levels")
 
     # From here on nothing reads the rows of the released table.
-    model = ps.models.lda(released, certificate)
+    model = ps.models.lda(released)
     print(model)
     rich = np.array(test["income"]) == ">50K"
     print(f"\nmajority of the test rows    {max(rich.mean(), 1 - rich.mean()):.3f}")
     for name in ("ridge", "lda", "naive_bayes", "least_squares"):
-        score = getattr(ps.models, name)(released, certificate).score(test)
+        score = getattr(ps.models, name)(released).score(test)
         print(f"{name:<28} {score:.3f}")
 
 

@@ -162,8 +162,8 @@ def _static(name: str, title: str, source: str, needs: str, duration: str) -> Ex
     )
 
 
-_FOLDER: Final = "extra models; the data folder PUFFERSLICE_DATA"
-_TRAINS: Final = "extras torch, models and baselines; with --full CIFAR-10 in PUFFERSLICE_DATA"
+_FOLDER: Final = "extra sklearn; the data folder PUFFERSLICE_DATA"
+_TRAINS: Final = "extras torch, sklearn and baselines; with --full CIFAR-10 in PUFFERSLICE_DATA"
 
 EXPERIMENTS: Final = (
     Experiment(
@@ -186,21 +186,21 @@ EXPERIMENTS: Final = (
         "static-adult",
         "Adult, secret race: natural prior, and five groups by a hash",
         "fig:SRPP_experiments (a)-(h), app:experiments",
-        "extra models",
+        "extra sklearn",
         "two minutes",
     ),
     _static(
         "static-adult-boosting",
         "Adult, secret race: gradient boosting, which the paper names and shows in no figure",
         "app:experiments",
-        "extra models",
+        "extra sklearn",
         "a minute",
     ),
     _static(
         "static-adult-stratified",
         "Adult, secret race: balanced by a stratified subsample, as in the main text",
         "fig:SRPP_experiments (a)-(d)",
-        "extra models",
+        "extra sklearn",
         "fifteen seconds",
     ),
     _static(

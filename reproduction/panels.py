@@ -2,7 +2,7 @@
 """One panel of the static figures: its table, prior and query, and a simulation of it.
 
 Where the paper does not say how something was done, the docstring says what is done here. Model
-queries need the extra `models`, which is loaded when one of them is asked for.
+queries need the extra `sklearn`, which is loaded when one of them is asked for.
 
 As in the paper, every record carries the query of its group, and each gets noise of its own. That
 is a simulation of very many outputs from a public seed, never a release: a certificate covers one

@@ -76,9 +76,9 @@ MADE = re.compile(r"__pycache__|\.(py[co]|nb[ci]|ledger|npz|egg-info|whl|log)\b|
 PACKAGES = {
     "baselines": ("dp_accounting", "ot"),
     "fast": ("numba",),
-    "models": ("sklearn",),
     "report": ("jinja2",),
     "rigorous": ("flint",),
+    "sklearn": ("sklearn",),
     "team": ("psycopg",),
     "torch": ("torch",),
 }
@@ -103,9 +103,9 @@ NEEDS = {
         "pufferslice.baselines.transport:pot",
     ],
     "fast": ["pufferslice.sensitivity.kernels:merge"],
-    "models": ["pufferslice.data:digits"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
+    "sklearn": ["pufferslice.data:digits", "pufferslice.models.linear:scikit_learn"],
     "team": ["pufferslice.releases.postgres:Database"],
     "torch": ["pufferslice.torch:Trainer"],
 }
@@ -115,6 +115,7 @@ LATE = {
     "pufferslice.baselines.dp_sgd",
     "pufferslice.baselines.transport",
     "pufferslice.data.images",
+    "pufferslice.models.linear",
     "pufferslice.queries.models",
 }
 """Modules that look for an extra when they are called."""
@@ -123,7 +124,8 @@ import pkgutil
 for name in {names!r}:
     try:
         value = pkgutil.resolve_name(name)
-        if name.endswith((":digits", ":dp_accounting", ":merge", ":pot")):  # these look when called
+        # These look when called.
+        if name.endswith((":digits", ":dp_accounting", ":merge", ":pot", ":scikit_learn")):
             value()
         print("there", name)
     except ImportError as error:

@@ -92,6 +92,13 @@ REFUSED = {
         ("did you mean 'mean'", query, {"means": ["pay"]}),
         ("[query] cells", scenario, {"query": {"distribution": "groups", "cells": "count"}}),
         ("[query] cells", query, {"cells": "count", "by": [{"column": "sex", "values": ["m"]}]}),
+        ("[query] allow_empty", query, {"allow_empty": True}),
+        (
+            "[query] edges",
+            scenario,
+            {"query": {"second_moments": {"target": "pay"}, "edges": {"pay": [0, 1]}}},
+        ),
+        ("[query] second_moments", query, {"second_moments": {"target": "pay"}}),
         ("[query] by", query, {"by": [{"column": "pay", "edges": [0, 1]}] * 2}),
         ("edges, per", query, {"by": [{"column": "pay", "per": "hour", "edges": [0, 1]}]}),
         ("[query] scales_from", query, {"scales_from": "./people.csv"}),

@@ -15,6 +15,7 @@ from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.queries import (
     Ball,
     Box,
+    above,
     autocorrelation,
     between,
     boosting_importances,
@@ -27,6 +28,7 @@ from pufferslice.queries import (
     join,
     linear_regression,
     months,
+    second_moments,
     summary,
     week,
     weekday,
@@ -205,6 +207,38 @@ START = {"column": "start"}
         (
             {"autocorrelation": {"column": "pay", "time": "age", "lags": [1, 2]}},
             autocorrelation("pay", time="age", lags=[1, 2]),
+        ),
+        (
+            {
+                "second_moments": {
+                    "target": {"column": "rich", "equals": 1},
+                    "numbers": ["pay"],
+                    "levels": [SEXES, {"column": "age", "edges": [0, 40, 90]}],
+                    "flags": [{"column": "age", "above": 30}],
+                },
+                "clip": {"pay": [0, 99]},
+                "missing": {"age": 30},
+            },
+            second_moments(
+                target={"rich": 1},
+                numbers=["pay"],
+                levels={"sex": ["m", "f"], "age": [*intervals([0, 40, 90]), above(30)]},
+                clip={"pay": (0, 99)},
+                missing={"age": 30},
+            ),
+        ),
+        (
+            {
+                "second_moments": {"target": "pay", "levels": [SEXES]},
+                "clip": {"pay": [0, 99]},
+                "allow_empty": True,
+            },
+            second_moments(
+                target="pay",
+                levels={"sex": ["m", "f"]},
+                clip={"pay": (0, 99)},
+                allow_empty=True,
+            ),
         ),
         (
             {"model": {"kind": "linear-regression", "features": ["age"], "targets": ["pay"]}},

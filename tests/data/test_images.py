@@ -42,7 +42,7 @@ class TestDigits:
             "import sys\nsys.modules['sklearn'] = None\nsys.modules['sklearn.datasets'] = None\n"
             "from pufferslice import datasets\nfrom pufferslice.errors import MissingExtraError\n"
             "try:\n    datasets.digits()\n"
-            "except MissingExtraError as error:\n    assert 'pufferslice[models]' in str(error)\n"
+            "except MissingExtraError as error:\n    assert 'pufferslice[sklearn]' in str(error)\n"
             "else:\n    raise SystemExit('no error')"
         )
         subprocess.run([sys.executable, "-c", code], check=True)

@@ -151,4 +151,4 @@ def test_without_scikit_learn_the_extra_is_named():
     )
     assert done.returncode == 1
     assert "MissingExtraError" in done.stderr
-    assert "pip install 'pufferslice[models]'" in done.stderr
+    assert "pip install 'pufferslice[sklearn]'" in done.stderr

@@ -327,6 +327,33 @@ class ModelTable(Table):
             raise ArgumentError(f"[query] model: {error}") from None
 
 
+class SecondMomentsTable(Table):
+    """Columns of a linear model, and what it predicts."""
+
+    target: Annotated[Text | ConditionTable, either("a column, or a condition as in rate")]
+    numbers: Texts = ()
+    levels: Listed[GroupTable] = ()
+    flags: Listed[ConditionTable] = ()
+
+    def query(self, rules: Mapping[str, Any], *, allow_empty: bool) -> Query:
+        """Build the query under rules for columns."""
+        if "edges" in rules:
+            raise ArgumentError("[query] edges: is for quantiles; leave it out")
+        levels: dict[str, list[Any]] = {}
+        for group in self.levels:
+            levels.setdefault(group.column, []).extend(group.groups())
+        for column, test in (flag.condition() for flag in self.flags):
+            levels.setdefault(column, []).append(test)
+        target = self.target
+        return queries.second_moments(
+            target=dict([target.condition()]) if isinstance(target, ConditionTable) else target,
+            numbers=self.numbers,
+            levels=levels,
+            allow_empty=allow_empty,
+            **rules,
+        )
+
+
 class RangeTable(Table, extra="allow"):
     """Public ends of the coordinates, by position or by name."""
 
@@ -357,7 +384,12 @@ class RangeTable(Table, extra="allow"):
         return self.__pydantic_extra__
 
 
-_WHOLE_QUERIES: Final = ({"model"}, {"autocorrelation"}, {"columns", "flags"})
+_WHOLE_QUERIES: Final = (
+    {"model"},
+    {"second_moments", "allow_empty"},
+    {"autocorrelation"},
+    {"columns", "flags"},
+)
 """Keys that define the query completely."""
 _RULES: Final = {"clip", "missing", "edges"}
 """Keys that hold public rules for the values of columns."""
@@ -412,7 +444,8 @@ class QuerySection(Table):
     """With `by`, instead of statistics: how many rows each group has, or which share; a histogram
     or a contingency table."""
     allow_empty: bool = key(default=False, example=True)
-    """With `by`: accept `values` that no row has, as of a code list with empty cells."""
+    """With `by` or `second_moments`: accept `values` that no row has, as of a code list with empty
+    cells."""
     autocorrelation: AutocorrelationTable | None = key(
         None, example={"column": "kwh", "time": "start", "lags": [1, 24]}
     )
@@ -432,6 +465,12 @@ class QuerySection(Table):
     )
     """A fitted model: `logistic_regression`, `linear_svm`, `linear_regression`,
     `forest_importances` or `boosting_importances` and its arguments."""
+    second_moments: SecondMomentsTable | None = key(
+        None, example={"target": {"column": "income", "equals": ">50K"}, "numbers": ["age"]}
+    )
+    """What linear models need to know of the rows (`pufferslice.models`): means and products of
+    `numbers`, of a column of 0 and 1 for each of the `levels`, written as in `by`, and for each of
+    the `flags`, conditions as in `rate`, and of the `target`: a column, or a condition."""
     clip: dict[str, Annotated[tuple[float, float], Field(strict=False)]] | None = key(
         None, example={"age": [17, 90], "hours-per-week": [1, 99]}
     )
@@ -509,13 +548,15 @@ class QuerySection(Table):
     def _unscaled(self, rules: Mapping[str, Any]) -> Query:
         keys = {name for name in self.model_fields_set - _BESIDE if getattr(self, name)}
         for whole in _WHOLE_QUERIES:
-            if whole & keys and keys - whole:
+            if (whole - {"allow_empty"}) & keys and keys - whole:
                 raise ArgumentError(
                     f"[query] {listed(sorted(whole & keys))}: is the whole query; leave "
                     f"{listed(sorted(keys - whole))} out"
                 )
         if self.model is not None:
             return self.model.query(rules)
+        if self.second_moments is not None:
+            return self.second_moments.query(rules, allow_empty=self.allow_empty)
         if self.autocorrelation is not None:
             return queries.autocorrelation(**self.autocorrelation.given())
         if self.model_fields_set & {"columns", "flags"}:
@@ -532,7 +573,7 @@ class QuerySection(Table):
         if self.cells is not None and not self.by:
             raise ArgumentError("[query] cells: needs by, the groups that are counted")
         if self.allow_empty and not self.by:
-            raise ArgumentError("[query] allow_empty: is for by; leave it out")
+            raise ArgumentError("[query] allow_empty: is for by and second_moments; leave it out")
         if not self.by:
             return summary(**rules, **statistics)
         by = {group.column: group.groups() for group in self.by}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled images, and handwritten digits of 8x8 pixels from scikit-learn (extra `models`)."""
+"""Labelled images, and handwritten digits of 8x8 pixels from scikit-learn (extra `sklearn`)."""
 
 from typing import Any, Final, final
 
@@ -64,7 +64,7 @@ def digits() -> tuple[LabelledImages, LabelledImages]:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "digits come with scikit-learn; install it with: pip install 'pufferslice[models]'"
+            "digits come with scikit-learn; install it with: pip install 'pufferslice[sklearn]'"
         ) from error
     data = load_digits()
     # Raw bits of the generator: numpy promises these streams, but not those of `permutation`.

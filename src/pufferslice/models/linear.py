@@ -50,7 +50,7 @@ class LinearModel(Shown):
 
     @abstractmethod
     def to_sklearn(self) -> Any:  # it ships no types
-        """Return a fitted scikit-learn pipeline that takes tables (extra `models`)."""
+        """Return a fitted scikit-learn pipeline that takes tables (extra `sklearn`)."""
 
     def linear(self, rows: object) -> Floats:
         """The linear function of each row of a table, or of a matrix of columns."""
@@ -72,7 +72,7 @@ class LinearModel(Shown):
 
     def pipeline(self, estimator: Any) -> Any:  # of scikit-learn
         """Put a fitted estimator behind the recipe of the columns."""
-        sklearn = _sklearn()
+        sklearn = scikit_learn()
         estimator.n_features_in_ = self.n_features_in_
         columns = sklearn.preprocessing.FunctionTransformer(self.design.matrix)
         return sklearn.pipeline.Pipeline([("columns", columns), ("model", estimator)])
@@ -132,8 +132,8 @@ class LinearRegressor(LinearModel):
         return 1 - rest / float(((wanted - wanted.mean()) ** 2).sum())
 
     def to_sklearn(self) -> Any:  # it ships no types
-        """Return a fitted scikit-learn pipeline that takes tables (extra `models`)."""
-        estimator = _sklearn().linear_model.Ridge()
+        """Return a fitted scikit-learn pipeline that takes tables (extra `sklearn`)."""
+        estimator = scikit_learn().linear_model.Ridge()
         estimator.coef_, estimator.intercept_ = np.array(self.coef_), self.intercept_
         return self.pipeline(estimator)
 
@@ -174,8 +174,8 @@ class LinearClassifier(LinearModel):
         return float((self.predict(rows) == (self.answers(rows, answers) > 0)).mean())
 
     def to_sklearn(self) -> Any:  # it ships no types
-        """Return a fitted scikit-learn pipeline that takes tables (extra `models`)."""
-        sklearn = _sklearn()
+        """Return a fitted scikit-learn pipeline that takes tables (extra `sklearn`)."""
+        sklearn = scikit_learn()
         home = "discriminant_analysis" if self.estimator.endswith("Analysis") else "linear_model"
         estimator = getattr(getattr(sklearn, home), self.estimator)()
         estimator.coef_, estimator.intercept_ = np.array(self.coef_), self.intercept_
@@ -183,12 +183,13 @@ class LinearClassifier(LinearModel):
         return self.pipeline(estimator)
 
 
-def _sklearn() -> Any:  # it ships no types
+def scikit_learn() -> Any:  # it ships no types
+    """Import the parts of scikit-learn that a fitted pipeline needs."""
     try:
         for part in ("discriminant_analysis", "linear_model", "pipeline", "preprocessing"):
             import_module(f"sklearn.{part}")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "to_sklearn needs scikit-learn; install it with: pip install 'pufferslice[models]'"
+            "to_sklearn needs scikit-learn; install it with: pip install 'pufferslice[sklearn]'"
         ) from error
     return import_module("sklearn")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of scikit-learn classifiers fitted on the rows (extra `models`, loaded when asked).
+"""Parameters of scikit-learn classifiers fitted on the rows (extra `sklearn`, loaded when asked).
 
 Every fit is deterministic and does not depend on the order of the rows: the same rows and public
 arguments give the same parameters, to the last bit on one machine.
@@ -127,7 +127,7 @@ def _sklearn() -> Any:  # it ships no types
             import_module(f"sklearn.{part}")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "model queries need scikit-learn; install it with: pip install 'pufferslice[models]'"
+            "model queries need scikit-learn; install it with: pip install 'pufferslice[sklearn]'"
         ) from error
     return import_module("sklearn")
 

@@ -40,6 +40,9 @@ _N_RECORDS: Final = 4
 _PATIENCE: Final = 10.0
 """Seconds after which a process that fetches nothing is given up; then nothing is concluded."""
 
+_N_SEEDS: Final = 3
+"""Draws of each record in which mixing is looked for: augmentation may mix some only."""
+
 _MOST_ROWS: Final = 8
 """Rows that are changed, one at a time, to see whether an item depends on them."""
 
@@ -94,12 +97,12 @@ def _check_same(items: Mapping[int, _Item], others: Mapping[int, _Item]) -> None
         )
 
 
-def _items(source: Source, positions: Sequence[int]) -> dict[int, _Item]:
-    """Fetch the records in this order, each under a seed of its own."""
+def _items(source: Source, positions: Sequence[int], seed: int = 0) -> dict[int, _Item]:
+    """Fetch the records in this order, each under seeds of its own."""
     items = {}
     with seeded(0):
         for position in positions:
-            seed_generators(position)
+            seed_generators(position * _N_SEEDS + seed)
             item = source.dataset[position]
             digest = _digest(item)
             example = _digest(source.batch_of_one(item))
@@ -218,25 +221,25 @@ def _check_alone(source: Source, position: int, known: _Item) -> None:
     if not hasattr(source.dataset, "__dict__"):
         return
 
-    def example(watched: _Watched) -> str:
+    def example(seed: int, change: tuple[int, int, int] | None = None) -> tuple[str, list[_Rows]]:
+        watched = _Watched(source.dataset, change)
         given = attrs.evolve(source, dataset=watched.dataset)
-        return _items(given, [position])[position].example
+        return _items(given, [position], seed)[position].example, watched.rows
+
+    def is_mixed(seed: int) -> bool:
+        alone, sequences = example(seed)
+        for number, rows in enumerate(sequences):
+            read, n_changing = sorted(rows.read), 0
+            for row in read[:: -(-len(read) // _MOST_ROWS)] if len(read) > 1 else ():
+                others = {(row + step) % len(rows) for step in (1, len(rows) // 2)} - {row}
+                n_changing += any(example(seed, (number, row, k))[0] != alone for k in others)
+            if n_changing > 1:
+                return True
+        return False
 
     try:
-        watched = _Watched(source.dataset)
-        if example(watched) != known.example:
-            return
-        for number, rows in enumerate(watched.rows):
-            read, n_changing = sorted(rows.read), 0
-            if len(read) < 2:
-                continue
-            for row in read[:: -(-len(read) // _MOST_ROWS)]:
-                others = {(row + step) % len(rows) for step in (1, len(rows) // 2)} - {row}
-                changes = (_Watched(source.dataset, (number, row, other)) for other in others)
-                n_changing += any(example(changed) != known.example for changed in changes)
-            if n_changing > 1:
-                break
-        else:
+        is_seen_through = example(0)[0] == known.example
+        if not is_seen_through or not any(map(is_mixed, range(_N_SEEDS))):
             return
     except Exception:  # noqa: BLE001 - user code may raise anything on what is not its own data
         return

@@ -75,13 +75,31 @@ def test_wrong_use_in_one_sentence(folder, ask, monkeypatch, changes, words):
     text = "[data" if changes is None else toml_of(document(**changes))
     (folder / "t.toml").write_text(text)
     answer = ask("train t.toml")
-    assert (answer.code, answer.out, answer.err[:7]) == (2, "", "error: ")
-    assert words in answer.err
+    error = answer.err.splitlines()[-1]
+    assert (answer.code, answer.out, error[:7]) == (2, "", "error: ")
+    assert words in error
     assert not (folder / "run").exists()
     assert ask("train absent.toml").code == 2
 
 
-def test_ctrl_c_in_a_real_process(folder):
+def test_code_that_a_file_names_is_announced_before_it_runs(folder, ask):
+    (folder / "named_here.py").write_text(
+        "import sys\ndef data():\n    print('it ran', file=sys.stderr)\n"
+    )
+    (folder / "t.toml").write_text(
+        toml_of(document(data__dataset="named_here:data", training__loss="named_here:loss"))
+    )
+    before, ran, error = ask("train t.toml").err.splitlines()
+    assert before.startswith(
+        "t.toml names code, which runs now with your rights: named_here:data, "
+    )
+    assert repr(str(folder.resolve())) in before
+    assert (ran, error[:7]) == ("it ran", "error: ")
+    assert "names code" not in ask("train training.toml").err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_a_real_process(folder, number, code):
     (folder / "long.toml").write_text(
         toml_of(document(training__n_steps=5_000, output__evaluate_every=5_000))
     )
@@ -92,9 +110,9 @@ def test_ctrl_c_in_a_real_process(folder):
     until = time.monotonic() + 100
     while time.monotonic() < until and not (log.exists() and log.read_text().count("\n") > 2):
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=100)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert out == ""
     assert "\nstopped after step " in err
     assert "The same command resumes" in err

@@ -207,6 +207,24 @@ def other_folder(rank):
     trainer_of(folder=folder / "file")
 
 
+def stops(rank):
+    '''The second process stops without ending, as a debugger or a full machine does.'''
+    trainer, model = trainer_of(patience=2.0)
+    train(trainer, n_steps=1)
+    if rank == 1:
+        (folder / "stopped").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    start = time.monotonic()
+    try:
+        train(trainer)
+    except PuffersliceError as error:
+        return [str(error), time.monotonic() - start]
+    finally:
+        os.kill(int((folder / "stopped").read_text()), signal.SIGKILL)
+
+
+found["stops"] = together(2, stops)
+
 for work in (fails, drifts, rewinds, other_plans, other_folder):
     found[work.__name__] = together(2, work)
 print(json.dumps(found))
@@ -243,6 +261,10 @@ def test_a_lost_or_deviating_process_stops_all(repository, tmp_path):
         assert "trainer.resume()" in told
     assert lost["seconds"] < 50
     assert lost["resumed"] == [[2, lost["unbroken"]]] * 2
+    (error, seconds), stopped = lost["stops"]
+    assert "waited for it for 2 seconds" in error
+    assert seconds < 20
+    assert stopped == "status 9"
     first, other = lost["fails"]
     assert "1 of the processes" in first
     assert other == "its own error"

@@ -575,3 +575,26 @@ def test_facts_of_a_weight_leave_its_tap_and_any_other_use_takes_it(name):
     ask = (FACTS | USES)[name]
     model = Around(layer, (WIDTH,), lambda f, h: ask(f.weight, torch.tanh(f(h))))
     assert is_tapped(checked(model, examples_of((WIDTH,))), layer) == (name in FACTS)
+
+
+class Halved(nn.Module):
+    """A layer under autocast inside the model, whose outputs are in half precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, values):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.linear(values)
+
+
+def test_a_layer_under_autocast_inside_the_model_is_not_tapped():
+    torch.manual_seed(3)
+    model, examples = Halved(), (torch.randn(6, 4), torch.randint(2, (6,)))
+    loss_fn = nn.CrossEntropyLoss(reduction="none")
+    engine = Engine(model, loss_fn, examples)
+    assert engine.method.at_once
+    assert not engine.method.tapped
+    expected = clipped_rows(model, loss_fn, engine.layout, examples)
+    assert np.allclose(engine.sum(examples), expected, rtol=0.02, atol=0.02)

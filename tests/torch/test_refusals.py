@@ -26,6 +26,16 @@ NORM = nn.BatchNorm1d(2)
 STEP_LR = torch.optim.lr_scheduler.StepLR
 
 
+class Table:
+    """A table whose columns, not rows, are what an index gives."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, name):
+        return {"age": []}[name]
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield from ()
@@ -192,6 +202,7 @@ REFUSALS = {
     # Trainers and loops.
     **wrong_values(
         trainer, {}, blocks_in_flight=[0, 1.5], loss_fn=["cross entropy"], plan=[{"n_steps": 5}],
+        patience=[0.0, float("inf")],
     ),
     **wrong_calls({
         "optimizer, LBFGS": (
@@ -217,6 +228,10 @@ REFUSALS = {
             lambda: private(model=nn.Sequential(nn.Linear(4, 2), NORM)), "replace_batchnorm"),
         "loop, twice": (twice_private, "already private"),
         "not prepared": (unprepared, "prepare"),
+        "dataset, a table": (lambda: trainer().batches(Table()), "dataset[0]"),
+        "model, many layers": (
+            lambda: validate(nn.Sequential(*(nn.BatchNorm1d(2) for _ in range(53)))),
+            "layer '0' (and 52 more) is a BatchNorm1d"),
         **{f"dataset, {type(dataset).__name__}": (
             lambda dataset=dataset: Source(dataset).check(60), type(dataset).__name__)
             for dataset in (Endless(), iter([]), 7)},

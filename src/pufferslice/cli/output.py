@@ -19,6 +19,8 @@ REFUSED: Final = 1
 WRONG_USE: Final = 2
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
+TERMINATED: Final = 143
+"""Exit code after SIGTERM, where a command has something to save; as shells have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Overrides = Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pufferslice._core.text import listed
-from pufferslice.cli.output import INTERRUPTED, Json, answer
+from pufferslice.cli.output import INTERRUPTED, TERMINATED, Json, answer
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -40,10 +40,17 @@ def train(
 
     request = read_training(training, _plan_of(certificate, part, ledger, spent_marks))
     # Loaded only for a file that can be read: it takes seconds.
-    from pufferslice.torch.train import run_training
+    from pufferslice.torch.train import Terminated, run_training
 
     if out is not None:
         request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))
+    if request.named_code:
+        typer.echo(
+            f"{training} names code, which runs now with your rights: "
+            f"{', '.join(request.named_code)}; modules are looked for in "
+            f"{str(request.source_folder.resolve())!r} first",
+            err=True,
+        )
     try:
         # On a terminal the progress bar begins with the ratio.
         is_said = json or sys.stderr.isatty()
@@ -52,6 +59,9 @@ def train(
     except KeyboardInterrupt as stopped:
         typer.echo(str(stopped) or "interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
+    except Terminated as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(TERMINATED) from None
     value = {
         "folder": str(trained.folder),
         "n_steps": trained.n_steps,

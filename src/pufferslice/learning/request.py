@@ -213,6 +213,13 @@ class TrainingRequest:
                 f"n_warmup_steps must be less than the {self.plan.n_steps} steps, got {warmup}"
             )
 
+    @property
+    def named_code(self) -> tuple[str, ...]:
+        """Functions of other modules that a run of this request calls."""
+        known = (*DATASETS, *MODELS, *LOSSES)
+        names = (self.data.dataset, self.learning.model, self.learning.loss)
+        return tuple(name for name in names if name not in known)
+
     def description(self) -> dict[str, Any]:
         """Describe what makes two requests the same run. Confidential: reveals the world.
 

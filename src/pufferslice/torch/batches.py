@@ -60,6 +60,17 @@ class Source:
                 "for the plan's number only. Make the plan with the number of records"
             )
 
+    def first(self) -> Examples:
+        """The first record; an error that says so if the dataset gives none at position 0."""
+        try:
+            return self.fetch(Block(0, 0, (0,)))
+        except LookupError as error:
+            raise ArgumentError(
+                f"dataset[0] raised {type(error).__name__}, and a dataset gives its records by "
+                "position, from 0; for a table, such as a DataFrame, pass "
+                "TensorDataset(torch.tensor(table[columns].to_numpy()), labels)"
+            ) from error
+
     def fetch(self, block: Block) -> Examples:
         """The examples of a block.
 
@@ -77,13 +88,13 @@ class Source:
             with seeded(block.seed):
                 for index, seed in zip(block.indices, seeds.tolist(), strict=True):
                     seed_generators(seed)
-                    parts.append(self._batch_of_one(self.dataset[index]))
+                    parts.append(self.batch_of_one(self.dataset[index]))
             examples = joined(parts)
         if not (isinstance(examples, dict) or len(examples) > 1) or not leaves(examples):
             raise ArgumentError(_ITEMS)
         return examples
 
-    def _batch_of_one(self, item: Any) -> Examples:  # whatever the dataset gives
+    def batch_of_one(self, item: Any) -> Examples:  # whatever the dataset gives
         """A copy of the item in memory that neither the dataset nor `collate_fn` has."""
         batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):

@@ -21,6 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -41,6 +42,7 @@ from pufferslice.torch.per_example import (
     GradientMethod,
     LossFunction,
     PerExample,
+    leaves,
     made_up,
     mapped,
     seeded,
@@ -157,6 +159,42 @@ class ClippedSums:
                     "is trained on single examples",
                     stacklevel=4,
                 )
+
+    def outcome(self, examples: Examples) -> tuple[Tensor, ...] | None:
+        """Losses and summed gradients of examples; None if there are none or it does not run."""
+        if self.method is None or not len(leaves(examples)[0]):
+            return None
+        with one_thread(), self._plain_torch(), _exact_products(), seeded(0):
+            try:
+                losses, contributions = self._per_example.contributions(
+                    self._there(examples), self.method, 0
+                )
+                weights = Weights(torch.ones(len(losses), dtype=torch.float64))
+                sums = [
+                    contributions[place].weighted_sum(weights) for place in sorted(contributions)
+                ]
+            except Exception:  # noqa: BLE001 - user code may raise anything; a step names its error
+                return None
+        return losses, *sums
+
+    def check_outcome(self, examples: Examples, known: tuple[Tensor, ...] | None) -> None:
+        """Raise unless the outcome of the examples is the known one, bit for bit.
+
+        On other devices than a processor, kernels may add in another order, so close is enough.
+        """
+        again = self.outcome(examples)
+        if known is None or again is None:
+            return
+        is_exact = self._device.type == "cpu"
+        same = _equal_bits if is_exact else partial(torch.allclose, rtol=1e-3, equal_nan=True)
+        if not all(map(same, known, again)):
+            raise ArgumentError(
+                "model or loss_fn gives other gradients for the same example after other examples "
+                "were fetched and run, so one record can change the gradients of others. They must "
+                "follow from the example, the weights and the generators of torch, numpy and "
+                "random: keep nothing between examples in globals, classes, context variables, "
+                "thread locals or buffers, and let the dataset write to no part of the model"
+            )
 
     def chosen_block(self, example: Examples, batch: float, spread: float) -> int:
         """Examples per block, from public facts: shapes, number of parameters, expected batch.
@@ -337,6 +375,11 @@ class ClippedSums:
         for parameter in self.layout.parameters:
             state.update(parameter.detach().cpu().contiguous().reshape(-1).numpy().data)
         return int.from_bytes(state.digest(), "little", signed=True)
+
+
+def _equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same bits, NaN included."""
+    return torch.equal(one.detach().view(torch.uint8), other.detach().view(torch.uint8))
 
 
 def _checksum(parameter: Tensor) -> tuple[int, bytes]:

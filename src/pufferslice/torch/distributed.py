@@ -8,6 +8,7 @@ can change a bit. They communicate over gloo, whatever backend the user has.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, Final, TypeVar, final
 
 import attrs
@@ -18,6 +19,9 @@ from pufferslice._core.arrays import Integers
 from pufferslice.errors import PuffersliceError, TrainingError
 
 Result = TypeVar("Result")
+
+PATIENCE: Final = 600.0
+"""Seconds, by default, after which a process that does not answer is given up."""
 
 _FAILED: Final = "the first process stopped with an error; see its output"
 
@@ -32,6 +36,8 @@ class Processes:
     size: int
     """Number of processes."""
     _group: Any = attrs.field(default=None, repr=False)
+    patience: float = PATIENCE
+    """Seconds that a process waits for another one."""
 
     @property
     def is_first(self) -> bool:
@@ -88,15 +94,17 @@ class Processes:
                 distributed.destroy_process_group(self._group)
             reason = str(error).split("\n", maxsplit=1)[0]
             raise TrainingError(
-                f"process {self.rank} of {self.size} lost another process of the run, so the step "
-                "was not taken. Start the run again with any number of processes and call "
-                f"trainer.resume(): it resumes from the last checkpoint ({reason})"
+                f"process {self.rank} of {self.size} lost another process of the run, or waited "
+                f"for it for {self.patience:g} seconds, so the step was not taken. Start the run "
+                "again with any number of processes and call trainer.resume(): it resumes from the "
+                f"last checkpoint ({reason})"
             ) from error
 
 
-def joined_processes() -> Processes:
+def joined_processes(patience: float = PATIENCE) -> Processes:
     """The processes of `torch.distributed`, or only this one if it was not initialised.
 
+    A process that waits longer than `patience` seconds for another one ends with an error.
     Every process must make its trainers, which call this, in the same order.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -104,4 +112,5 @@ def joined_processes() -> Processes:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     if size == 1:
         return Processes(0, 1)
-    return Processes(rank, size, distributed.new_group(backend="gloo"))
+    group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=patience))
+    return Processes(rank, size, group, patience)

@@ -184,6 +184,8 @@ class Pass:
         """The outputs with a tap, and its number."""
         number = len(self.noted.zeros)
         if self._expected is None:
+            if outputs.dtype != next(layer.parameters()).dtype:  # autocast inside the model
+                self.refuse(layer)
             self.noted.zeros.append(torch.zeros_like(outputs))
             return outputs, number
         if number >= len(self._zeros) or self._zeros[number].shape != outputs.shape:

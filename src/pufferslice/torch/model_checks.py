@@ -69,12 +69,11 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 def _layer_problems(model: nn.Module) -> list[str]:
     """Why its layers, in their present modes, cannot be trained under a plan."""
-    problems = ((name, layer, _layer_problem(layer)) for name, layer in model.named_modules())
-    return [
-        f"{_called(name)} is a {type(layer).__name__}, {problem}"
-        for name, layer, problem in problems
-        if problem
-    ]
+    named: dict[tuple[str, str], list[str]] = {}
+    for name, layer in model.named_modules():
+        if problem := _layer_problem(layer):
+            named.setdefault((type(layer).__name__, problem), []).append(name)
+    return [f"{_called(names)} is a {kind}, {problem}" for (kind, problem), names in named.items()]
 
 
 def replace_batchnorm(model: nn.Module) -> nn.Module:
@@ -283,13 +282,13 @@ def _group_norm_for(name: str, layer: _BatchNorm) -> nn.GroupNorm:
     channels = layer.num_features
     if type(layer) not in _BATCH_NORMS:
         raise ArgumentError(
-            f"{_called(name)} is a {type(layer).__name__}, whose replacement is not known; put "
+            f"{_called([name])} is a {type(layer).__name__}, whose replacement is not known; put "
             "nn.GroupNorm or nn.LayerNorm in its place by hand"
         )
     if channels == 1 and not isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d):
         raise ArgumentError(
-            f"{_called(name)} is a {type(layer).__name__} of one channel; normalised by itself, a "
-            "single value is always 0. Leave the layer out"
+            f"{_called([name])} is a {type(layer).__name__} of one channel; normalised by itself, "
+            "a single value is always 0. Leave the layer out"
         )
     most = min(MOST_GROUPS, max(1, channels // LEAST_CHANNELS_PER_GROUP))
     n_groups = max(n for n in range(1, most + 1) if channels % n == 0)
@@ -309,8 +308,8 @@ def _step_needs_arguments(stepping: Any) -> bool:  # an optimizer or a scheduler
     )
 
 
-def _called(name: str) -> str:
-    return f"layer {name!r}" if name else "the model itself"
+def _called(names: list[str]) -> str:
+    return f"layer {_listed(names)}" if names[0] else "the model itself"
 
 
 def _listed(names: list[str]) -> str:

@@ -61,7 +61,9 @@ class PrivateLoader:
             if self.batch is not None:
                 raise TrainingError(
                     f"the batch of step {self.batch.step} had no optimizer.step(). Take one step "
-                    "for every batch, also for an empty one: the plan's cost is that of all draws"
+                    "for every batch, also for an empty one: the plan's cost is that of all draws. "
+                    "To accumulate gradients over several batches, plan with a larger rate "
+                    "instead: a batch of any size is computed in blocks that fit into memory"
                 )
 
     def _whole(self, batch: Batch) -> Examples:

@@ -54,6 +54,20 @@ Examples: TypeAlias = Any
 _ROUNDING: Final = 1e-3
 """Largest difference of the losses of a batch and of single examples, relative to the largest."""
 
+_NO_GRADIENT: Final = 1e-12
+"""Squared norm below which a gradient is zero up to rounding."""
+
+_CLEARLY: Final = 1e4
+"""Factor between squared norms that rounding does not explain."""
+
+_N_SEEDS: Final = 4
+
+_NEEDS_OTHERS: Final = (
+    "loss_fn gives a batch of one example {}, as an in-batch softmax does; each example is trained "
+    "alone, so training would add noise only. Use a loss that an example has by itself, such as "
+    "cross entropy against declared classes or fixed negatives"
+)
+
 _FALLBACK: Final = re.compile(r"There is a performance drop.*batching rule for (\S+?)\.? ")
 
 
@@ -297,7 +311,8 @@ class PerExample:
         """Whether a batch of these examples has the losses of its single examples.
 
         Only for a warning: gradients do not depend on it. True if random numbers are drawn, or if
-        the model does not run on the examples or on a batch of them.
+        the model does not run on the examples or on a batch of them. Raises if only a batch has a
+        finite loss, or one that depends on the weights.
         """
         with seeded(0):
             fresh = generator_states()
@@ -306,6 +321,10 @@ class PerExample:
                 batch = self._losses(mapped(torch.clone, examples), Pass(_copied)).detach()
             except Exception:  # noqa: BLE001 - user code may raise anything
                 return True
+            if bool((singles == singles[0]).all()):
+                self._check_trainable(examples, method)
+            if bool(batch.isfinite().all()) and not bool(singles.isfinite().any()):
+                raise ArgumentError(_NEEDS_OTHERS.format("no finite loss"))
             if fresh != generator_states() or not bool(singles.isfinite().all()):
                 return True
         room = _ROUNDING * max(1.0, float(singles.abs().max()))
@@ -315,6 +334,32 @@ class PerExample:
             return False
         sums = (singles.mean(), singles.sum())
         return any(bool((batch - reduced).abs() <= room * len(singles)) for reduced in sums)
+
+    def _check_trainable(self, examples: Examples, method: GradientMethod) -> None:
+        """Raise if single examples have one loss and no gradient, and a batch of them has one.
+
+        Several seeds, because a drawn mask could leave all of them without a gradient.
+        """
+        largest = 0.0
+        try:
+            for seed in range(_N_SEEDS):
+                with seeded(seed):
+                    losses, contributions = self.contributions(examples, method, seed)
+                parts = [part.squared_norms().max() for part in contributions.values()]
+                largest = max(largest, *map(float, parts))
+                if largest > _NO_GRADIENT or bool((losses != losses[0]).any()):
+                    return
+            copies = {id(p): _copied(p).requires_grad_() for p in self._layout.parameters}
+            run = Pass(lambda value: copies[id(value)] if id(value) in copies else _copied(value))
+            with seeded(0), torch.enable_grad():
+                total = self._losses(mapped(torch.clone, examples), run).sum()
+                total.backward()  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - user code may raise anything
+            return
+        gradients = [copy.grad for copy in copies.values() if copy.grad is not None]
+        norms = [float(part.double().square().sum()) for part in gradients]
+        if max(norms, default=0.0) > _CLEARLY * largest:
+            raise ArgumentError(_NEEDS_OTHERS.format("the same loss, whatever the weights"))
 
     def bytes_of_one(self, example: Examples) -> tuple[int | None, list[int]]:
         """Estimate the memory of an example's activations and materialised gradients, by shapes.
@@ -444,6 +489,11 @@ def made_up(examples: Examples, n: int) -> Examples:
         return torch.randint(0, 2, shape, generator=generator).to(tensor)
 
     return mapped(like, examples)
+
+
+def rows_of(examples: Examples, start: int, end: int | None) -> Examples:
+    """Some consecutive examples."""
+    return mapped(lambda tensor: tensor[start:end], examples)
 
 
 def _row(examples: Examples, i: int) -> Examples:

@@ -114,11 +114,11 @@ def run_training(
     """Run a training request; write model, certificate and logs to its folder.
 
     An unfinished run of the same request in that folder is resumed, with the same result as an
-    uninterrupted one. Ctrl-C lets the step end, saves a checkpoint and raises `KeyboardInterrupt`
-    with a text on how to resume; a second one does not wait. `announce` is called before the first
-    step with the public signal-to-noise ratio of the plan and the model, `on_step` with the report
-    of each step. On a terminal a bar shows the progress. A request whose plan is of a budget needs
-    the `ledger` that charges its part, as `Trainer` does.
+    uninterrupted one. Ctrl-C or SIGTERM lets the step end, saves a checkpoint and raises
+    `KeyboardInterrupt` or `Terminated` with a text on how to resume; a second one does not wait.
+    `announce` is called before the first step with the public signal-to-noise ratio of the plan and
+    the model, `on_step` with the report of each step. On a terminal a bar shows the progress. A
+    request whose plan is of a budget needs the `ledger` that charges its part, as `Trainer` does.
 
     Guarantee: the certificate's, for `model.pt` and `public.jsonl` together. `internal.jsonl`,
     `checkpoint.pt`, the bar and what `on_step` receives are not covered.
@@ -154,7 +154,7 @@ def run_training(
         dict if held_out is None else lambda: held_out_metrics(model, loss, held_out),
     )
     with (
-        _interrupts() as is_interrupted,
+        _interrupts() as stopped_by,
         contextlib.closing(trainer.batches(data.train)) as batches,
     ):
         for batch in batches:
@@ -162,11 +162,11 @@ def run_training(
             logs.add(report)
             if on_step is not None:
                 on_step(report)
-            stop, taken = is_interrupted(), trainer.n_taken
+            stop, taken = stopped_by(), trainer.n_taken
             if taken < n_steps and (stop or taken % request.output.checkpoint_every == 0):
                 trainer.save()
             if taken < n_steps and stop:
-                raise KeyboardInterrupt(
+                raise stop(
                     f"stopped after step {taken} of {n_steps}; a checkpoint is saved in "
                     f"{str(folder)!r}. The same command resumes from there"
                 )
@@ -563,21 +563,43 @@ def _check_folder(request: TrainingRequest) -> None:
         )
 
 
+@final
+class Terminated(SystemExit):
+    """SIGTERM ended a run after a step; a program that does not catch it exits with code 143."""
+
+    def __init__(self, text: str = "terminated") -> None:
+        super().__init__(128 + signal.SIGTERM)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+_Stop: TypeAlias = type[KeyboardInterrupt] | type[Terminated]
+
+_STOPS: Final[Mapping[int, _Stop]] = {
+    signal.SIGINT: KeyboardInterrupt,
+    signal.SIGTERM: Terminated,
+}
+"""What is raised after a signal."""
+
+
 @contextlib.contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Tell whether Ctrl-C was pressed; a second one interrupts at once. Main thread only."""
-    pressed = threading.Event()
+def _interrupts() -> Iterator[Callable[[], _Stop | None]]:
+    """Tell what to raise after Ctrl-C or SIGTERM; a second one raises at once. Main thread only."""
+    stops: list[_Stop] = []
     if threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
+        yield lambda: None
         return
 
-    def handle(_number: int, _frame: object) -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-        pressed.set()
+    def handle(number: int, _frame: object) -> None:
+        if stops:
+            raise _STOPS[number]
+        stops.append(_STOPS[number])
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in _STOPS}
     try:
-        yield pressed.is_set
+        yield lambda: stops[0] if stops else None
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 from torch.optim import Optimizer
 
-from pufferslice._core.checks import check_count, is_a
+from pufferslice._core.checks import check_between, check_count, is_a
 from pufferslice._core.threads import n_cores
 from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
 from pufferslice.certificate.certificate import BudgetPlan
@@ -34,10 +34,11 @@ from pufferslice.torch import model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
 from pufferslice.torch.checkpoint import Checkpoint, Learner, check_readable, plan_digest
 from pufferslice.torch.clipping import ClippedSums, check_radii, one_thread
-from pufferslice.torch.distributed import joined_processes
+from pufferslice.torch.distributed import PATIENCE, joined_processes
+from pufferslice.torch.isolation import checked_records
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.model_checks import uncompiled, validate
-from pufferslice.torch.per_example import Examples, LossFunction
+from pufferslice.torch.per_example import Examples, LossFunction, made_up, rows_of
 from pufferslice.torch.run import TrainingRun
 
 _LARGEST_BLOCK: Final = 384
@@ -110,7 +111,8 @@ class Trainer:
     part before the first step, once for each run, also if that is killed and resumed; `spent_marks`
     is the folder of the spent mark, as in `release`.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
-    and hold the same weights, bit for bit those that one process would have.
+    and hold the same weights, bit for bit those that one process would have. If one of them stops
+    or is lost, the others end with an error after at most `patience` seconds.
 
     Guarantee: the plan's, for the weights after every step, all together. Batches, sums and noise
     are functions of a secret key of the run, which is destroyed when the run ends.
@@ -130,6 +132,7 @@ class Trainer:
         on_step: Callable[["StepReport"], None] | None = None,
         ledger: str | os.PathLike[str] | Ledger | None = None,
         spent_marks: str | os.PathLike[str] | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         if not is_a(plan, TrainingPlan):
             raise ArgumentError(
@@ -153,6 +156,7 @@ class Trainer:
             )
         in_flight = n_cores() if blocks_in_flight is None else blocks_in_flight
         check_count(1, blocks_in_flight=in_flight)
+        check_between(0.0, 86_400.0, patience=patience)
         validate(model)
         inner = uncompiled(model)
         self._plan = plan
@@ -166,7 +170,7 @@ class Trainer:
         warning = model_checks.adam_warning(optimizer, plan, self._layout)
         if warning:
             warnings.warn(warning, stacklevel=2)
-        self._processes: Final = joined_processes()
+        self._processes: Final = joined_processes(patience)
         self._sums: Final = ClippedSums(
             inner,
             loss_fn,
@@ -258,8 +262,9 @@ class Trainer:
         check_count(0, n_workers=n_workers)
         source = Source(dataset, collate_fn)
         source.check(self.plan.sampling.n_records)
-        self._prepare(source)
+        example = self._prepare(source)
         if self._n_left:
+            self._processes.from_first(lambda: self._check_isolation(source, example))
             self._processes.from_first(self._charge)
         batches = self._draw_batches(source, n_workers)
         show_bar = sys.stderr.isatty() if progress is None else progress
@@ -480,7 +485,9 @@ class Trainer:
             if self._n_left and batch in self._drawn_batches and self._n_taken == batch.step:
                 raise TrainingError(
                     f"the batch of step {batch.step} was not trained on. Give every batch to "
-                    "trainer.step, also an empty one: the plan's cost is that of all its draws"
+                    "trainer.step, also an empty one: the plan's cost is that of all its draws. To "
+                    "accumulate gradients over several batches, plan with a larger rate instead: "
+                    "a batch of any size is computed in blocks that fit into memory"
                 )
 
     def _blocks_here(self, batch: Batch) -> list[Block]:
@@ -511,9 +518,23 @@ class Trainer:
         """A seed of a block: `use` is 0 for draws of the dataset and 1 for draws of the model."""
         return self._run.seed(step, 2 * number + use)
 
-    def _prepare(self, source: Source) -> None:
-        """Choose how examples are run and, unless the plan states it, how many per block."""
-        example = source.fetch(Block(0, 0, (0,)))
+    def _check_isolation(self, source: Source, example: Examples) -> None:
+        """Raise if a few records, fetched and run, change what the model gives for others."""
+        shown = made_up(example, 2)
+        known = self._sums.outcome(shown)
+        records = checked_records(source, self.plan.sampling.n_records)
+        if known is None:  # the model does not run on made-up examples
+            shown, records = rows_of(records, 0, 1), rows_of(records, 1, None)
+            known = self._sums.outcome(shown)
+        self._sums.outcome(records)
+        self._sums.check_outcome(shown, known)
+
+    def _prepare(self, source: Source) -> Examples:
+        """Choose how examples are run and, unless the plan states it, how many per block.
+
+        Returns the first record.
+        """
+        example = source.first()
         self._sums.prepare(example)
         if self.plan.block is None:
             sampling = self.plan.sampling
@@ -522,6 +543,7 @@ class Trainer:
             chosen = attrs.evolve(self._original_plan, block=min(block, _LARGEST_BLOCK))
             self._check_grid(chosen)
             self._plan = chosen
+        return example
 
     def _check_grid(self, plan: TrainingPlan) -> None:
         for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):

@@ -37,7 +37,7 @@ _STYLE: Final = (
     ".pufferslice .title{font-size:18px;font-weight:650}"
     ".pufferslice .alarm{font-weight:700;fill:#b3261e}"
     ".pufferslice .note,.pufferslice .frame text{fill:#4a5561}"
-    ".pufferslice .note{font-size:14px}.pufferslice .small{font-size:13px}"
+    ".pufferslice .note{font-size:14px}.pufferslice .small{font-size:14px}"
     ".pufferslice .ground{fill:#fff}"
     ".pufferslice .frame line{stroke:#dfe4e9}"
     ".pufferslice .middle{text-anchor:middle}.pufferslice .end{text-anchor:end}"

@@ -46,11 +46,12 @@ def answer(value: Any, text: str, *, json: bool) -> None:  # any JSON value
 
 
 def check_plot(path: Path | None) -> None:
-    """Refuse a name that is none of a picture, before anything else is done."""
+    """Refuse a file that cannot be a picture, before anything else is done."""
+    from pufferslice._core.files import check_writable
     from pufferslice._core.plot import checked_path
 
     if path is not None:
-        checked_path(path)
+        check_writable(checked_path(path).parent)
 
 
 def plotted(path: Path | None, draw: "Callable[[], Plot]") -> str:

@@ -22,10 +22,10 @@ ROW_WIDTH: Final = 520
 _EDGE: Final = 16
 _LINE: Final = 20
 _STRIP: Final = 46
-_LETTER: Final = 8.2
-"""Mean width of a letter of 15 pixels; wide ones of Asian scripts have two."""
 _LETTERS_IN_A_LINE: Final = 62
-_LETTERS_IN_A_ROW: Final = 59
+_BROAD: Final = "mwMW@%"
+_LETTERS_IN_A_ROW: Final = 58
+"""Letters of 15 pixels and mean width, of about 8.4 pixels, in a row."""
 _MOST_ROWS: Final = 100
 _SPACE: Final = "\u00a0"
 _LARGEST: Final = sys.float_info.max
@@ -264,9 +264,11 @@ def _draw_row(root: ET.Element, row: Row, top: int) -> None:
         add(group, "line", x1=x, x2=x, y1=top + 20, y2=base, look="bound")
 
 
-def _letters(text: str) -> int:
-    """Return how many letters of usual width a text takes."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+def _letters(text: str) -> float:
+    """Estimate how many letters of mean width are as long as a text."""
+    # Those of Asian scripts are twice as wide.
+    n_double = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + n_double + 0.6 * sum(letter in _BROAD for letter in text)
 
 
 def _fitting(name: str) -> str:

@@ -44,7 +44,6 @@ from pufferslice.learning import (
     plan_with_noise,
 )
 from pufferslice.queries import summary
-from pufferslice.report.sweep import sweep_svg
 from pufferslice.sensitivity.profiles import FiniteProfile, WholeSphere
 
 QUERY = summary(mean=["<b>x</b>", "y"], scales={"<b>x</b>": 10, "y": 1})
@@ -172,19 +171,25 @@ def test_a_bound_that_no_noise_reaches(sweep):
     assert str(partly).splitlines()[-2].split()[-3:] == ["-", "2.65", "1"]
     assert partly.to_dict()["rows"][0]["noise_std_by_coordinate"] is None
     assert partly.to_pandas()["mean(y)"].isna().tolist() == [True, False, False]
-    assert sweep_svg(partly).count("<circle") == 2
+    assert partly.plot()._repr_svg_().count("<circle") == 2
     with pytest.raises(CalibrationError, match="nothing to plot"):
-        sweep_svg(attrs.evolve(sweep, rows=rows[:1]))
+        attrs.evolve(sweep, rows=rows[:1]).plot()
 
 
 def test_the_picture(sweep):
-    root = ET.fromstring(sweep_svg(sweep))  # noqa: S314 - our own picture
+    svg = sweep.plot()._repr_svg_()
+    root = ET.fromstring(svg)  # noqa: S314 - our own picture
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     texts = [node.text for node in root.iter() if node.tag.endswith("text")]
-    assert {"ε claimed", "noise, 1 at 1", "right guesses, %"} <= set(texts)
-    assert "script" not in sweep_svg(sweep)
-    guess = sweep_svg(what_if(scenario(), Guarantee.guess(at_most=0.6), bounds=[0.55, 0.6]))
-    assert "right guesses claimed" in guess
+    assert {"ε claimed", "noise, 1 at 1", "right guesses, at most (%)"} <= set(texts)
+    assert "Internal: do not publish." in texts
+    assert "script" not in svg
+    # The claim is the second of three bounds: its dashed line goes through the points there.
+    lines = [node for node in root.iter() if node.get("class") == "marker"]
+    dots = [float(n.get("cx")) for n in root.iter() if n.tag.endswith("circle")]
+    assert [float(line[0].get("x1")) for line in lines] == [dots[1], dots[1]]
+    guess = what_if(scenario(), Guarantee.guess(at_most=0.6), bounds=[0.55, 0.6]).plot()
+    assert "right guesses claimed (%)" in guess._repr_svg_()
 
 
 def test_what_is_refused(sweep):

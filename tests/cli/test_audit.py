@@ -4,6 +4,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,8 +66,10 @@ def folder(made, monkeypatch):
 
 
 def test_a_right_mechanism_stands(ask):
-    answer = ask(ONE, "--n-outputs 20000")
+    answer = ask(ONE, "--n-outputs 20000 --plot found.svg")
     assert answer.code == 0
+    assert "Picture, internal: found.svg" in answer.out
+    assert "What attacks found, against what is claimed" in Path("found.svg").read_text()
     assert answer.out.startswith("NOT REFUTED at confidence 0.95")
     for words in ("(2, 1)-Joint-SRPP", "the unsliced bound", "can refute claims below"):
         assert words in answer.out

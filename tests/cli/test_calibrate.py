@@ -195,15 +195,18 @@ def test_other_bounds_side_by_side(ask, made):
     table = ask("calibrate whole.toml --sweep --bounds 0.5,1,2 --plot sweep.svg")
     assert (table.code, table.err) == (0, "")
     assert "right guesses" in table.out
-    assert "Written: sweep.svg" in table.out
-    assert (made / "sweep.svg").read_text().startswith("<svg ")
+    assert "Picture, internal: sweep.svg" in table.out
+    assert "What other bounds would cost" in (made / "sweep.svg").read_text()
+    assert ask(RENYI, "--plot noise.svg").code == 0
+    assert "Noise of each statistic" in (made / "noise.svg").read_text()
     rows = ask(RENYI, "--sweep --bounds 1").json["rows"]
     certified = ask(RENYI).json
     assert rows[0]["noise_std_by_coordinate"] == certified["noise_std_by_coordinate"]
     for wrong, words in (
         ("--sweep --out c.json", "certifies no bound"),
         ("--sweep --bounds one", "--bounds must be numbers"),
-        ("--plot x.svg", "are for --sweep"),
+        ("--bounds 0.5", "is for --sweep"),
+        ("--plot x.png", "must end in .svg"),
     ):
         refused = ask(RENYI, wrong)
         assert (refused.code, words in refused.err) == (2, True)

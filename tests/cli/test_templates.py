@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pufferslice._core.display import rounded
 from pufferslice.config.document import toml_of
 from pufferslice.config.starters import STARTERS
 
@@ -49,7 +50,12 @@ def test_values_are_moved_into_their_range(here, ask):
     ask("init . --template prevalence")
     ask("calibrate scenario.toml --out c.json")
     release = "release scenario.toml --certificate c.json --ledger one.ledger --out"
-    released = ask(f"{release} release.json --into-range --json").json
+    for plot, words in (("values.png", "must end in .svg"), ("nowhere/values.svg", "nowhere")):
+        assert words in ask(f"{release} release.json --plot {plot}").err
+        assert not Path("one.ledger").exists(), "a release happens once"
+    released = ask(f"{release} release.json --into-range --json --plot values.svg").json
+    values = [rounded(row["value"], row["noise_std"]) for row in released["values"]]
+    assert all(f": {value} ±" in Path("values.svg").read_text() for value in values)
     assert [row["moved_into"] for row in released["values"]][1:3] == [[None, None], [0.0, 1.0]]
     assert json.loads(Path("release.json").read_text()) == released
     refused = ask(f"{release} other.json --again --into-range")

@@ -14,6 +14,7 @@ from tests.refusals import check_refused
 from pufferslice._core import checks
 from pufferslice._core.arrays import array_in, arrays_in, locked, locked_integers
 from pufferslice._core.files import canonical_json, parsed_json, pretty_json
+from pufferslice._core.plot import checked_path
 from pufferslice._core.search import raise_until, smallest_safe
 from pufferslice.errors import ArgumentError, CalibrationError, PuffersliceError
 
@@ -72,6 +73,7 @@ REFUSED = {
         ("weights", weights, [0.5, 0.6], [-0.1, 1.1], [1.0], [0.2, 0.3, 0.5], [math.nan, 1.0]),
         ("weights", weights, [0.5, 0.5 + 1e-11]),
         ("expected numbers", locked, *NOT_REAL),
+        ("must end in .svg", checked_path, "x.png", "x", ".svg"),
         ("expected integers", locked_integers, *NOT_REAL),
         ("expected", locked, RAGGED),
         ("expected", locked_integers, RAGGED, [1.5], [math.nan], [math.inf], [2.0**70]),

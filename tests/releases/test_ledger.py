@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 import sqlite3
 import stat
 import subprocess
@@ -91,6 +92,19 @@ def test_one_certificate_for_one_secret(ledger, state):
 
 
 @pytest.mark.soundness
+def test_the_picture_of_a_total_and_of_whole_releases(ledger):
+    assert "No releases." in ledger.plot()._repr_svg_()
+    lived(ledger, ONE, cost=0.25)
+    lived(ledger, TWO, cost=0.5)
+    lived(ledger, THREE, keys=("other",), statistics=("mean(<b>)", "rate(x)"))
+    svg = ledger.plot()._repr_svg_()
+    assert re.findall(r"<title>(.*?)</title>", svg) == [
+        f"mean(&lt;b&gt;) and 1 more, {THREE[:12]}: 100\u00a0% spent, 0\u00a0% left",
+        "total order: 0.75 of 1 spent",
+    ]
+    assert ledger.plot().is_internal
+
+
 def test_an_attempt_that_was_given_up_costs_nothing_and_ends_there(ledger):
     first = lived(ledger, ONE, "intended")
     ledger.give_up(first)
@@ -193,6 +207,21 @@ class TestBudgets:
         self.spend(ledger, "monthly", "2/3", period=2)
         assert run(["ledger", "list", str(ledger.path)]) == 0
         assert "part monthly 2; left: 1/3 of the precision" in capsys.readouterr().out
+
+    def test_its_picture(self, ledger, capsys):
+        self.spend(ledger, "monthly", "2/3", period=2)
+        plot = ledger.path.with_suffix(".svg")
+        assert run(["ledger", "list", str(ledger.path), "--plot", str(plot)]) == 0
+        assert f"Picture, internal: {plot}" in capsys.readouterr().out
+        svg = plot.read_text()
+        names = re.findall(r"<title>(.*?)</title>", svg)
+        assert names == [
+            f"monthly 2, {ONE[:12]}: 66.7\u00a0% spent, 33.3\u00a0% left",
+            f"monthly, {ONE[:12]}, 2 of 3 periods: 0\u00a0% spent, 100\u00a0% left",
+            f"yearbook, {ONE[:12]}: 0\u00a0% spent, 100\u00a0% left",
+        ]
+        spent = re.findall(r'class="noise" x="16.0" y="\d+" width="([\d.]+)"', svg)
+        assert [float(width) for width in spent] == [pytest.approx(488 * 2 / 3, abs=0.01), 0.0, 0.0]
 
 
 class TestChain:

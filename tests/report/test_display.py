@@ -4,17 +4,22 @@
 import html
 import json
 import re
+from xml.etree import ElementTree as ET
 
+import attrs
 import numpy as np
 import pytest
 from tests.report.conftest import JOINT, made_scenario, made_table, made_verdict
 
+from pufferslice._core.display import rounded
 from pufferslice._core.numbers import percent_at_most
 from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.audit import Audit
 from pufferslice.baselines.comparison import Comparison
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.verdict import verdict
+from pufferslice.errors import CertificateError
+from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.releases.release import Release, release
 from pufferslice.report.inputs import read_file
 
@@ -66,6 +71,62 @@ def test_to_dict_is_what_json_can_write(values, kind):
     assert json.loads(json.dumps(values[kind].to_dict())) == values[kind].to_json()
 
 
+def texts(plot):
+    root = ET.fromstring(plot._repr_svg_())  # noqa: S314 - made by our own code
+    return [n.text.strip("\u2068\u2069") for n in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_picture_of_a_release_has_its_values_and_their_noise(values):
+    released = values["release"]
+    plot = released.plot()
+    assert not plot.is_internal
+    words = texts(plot)
+    half = INTERVAL_STDS * released.noise_stds
+    for name, value, each, std in zip(
+        released.names, released.values, half, released.noise_stds, strict=True
+    ):
+        numbers = words[words.index(name) + 1]
+        assert numbers == f"{rounded(value, std)} ±\u00a0{rounded(each, std)}"
+    dots = re.findall(r'<circle cx="([\d.]+)"', plot._repr_svg_())
+    ends = re.findall(r"M([\d.]+) \S+ -5H([\d.]+)m", plot._repr_svg_())
+    for dot, (low, high) in zip(dots, ends, strict=True):
+        assert float(dot) == pytest.approx((float(low) + float(high)) / 2, abs=0.02)
+
+
+def test_the_picture_of_a_certificate_has_noise_within_its_public_range(values):
+    """The ranges are 80, 120 and 60 wide; 488 pixels are a range."""
+    held = values["certificate"]
+    plot = held.plot()
+    assert not plot.is_internal
+    drawn = re.findall(r'class="noise" x="16.0" y="\d+" width="([\d.]+)"', plot._repr_svg_())
+    wanted = [
+        488 * min(1.0, INTERVAL_STDS * std / width)
+        for std, width in zip(held.released.noise.std_by_coordinate, (80, 120, 60), strict=True)
+    ]
+    assert [float(width) for width in drawn] == pytest.approx(wanted, abs=0.02)
+    with pytest.raises(CertificateError, match="no statistics to plot"):
+        values["training"].plot()
+
+
+def test_the_picture_of_an_audit_has_every_verdict(values):
+    audit = values["audit"]
+    plot = audit.plot()
+    assert plot.is_internal
+    svg = plot._repr_svg_()
+    assert svg.count('class="bound"') == len(audit.verdicts)
+    assert 'class="against"' not in svg
+    for verdict_ in audit.verdicts:
+        found = f"≥ {rounded(verdict_.lower_bound)}, claimed ≤ {rounded(verdict_.claimed)}"
+        assert any(found in text for text in texts(plot))
+    refuted = attrs.evolve(audit, verdicts=(made_verdict(lower_bound=5.0),)).plot()
+    assert "lower bound found, which refutes the claim" in texts(refuted)
+    # 4 of the 6 of the scale are claimed, 5 found.
+    svg = refuted._repr_svg_()
+    (bar,) = re.findall(r'class="against" x="16.0" y="\d+" width="([\d.]+)"', svg)
+    (bound,) = re.findall(r'<line x1="([\d.]+)" x2="[\d.]+" y1="\d+" y2="\d+" class="bound"', svg)
+    assert (float(bound) - 16) / float(bar) == pytest.approx(4 / 5, abs=1e-3)
+
+
 def test_a_certificate_leads_with_its_three_lines(certificate):
     page = html.unescape(certificate._repr_html_())
     sentences = re.findall(r"<p>(.*?)</p>", page)
@@ -96,6 +157,8 @@ def test_test_noise_is_marked_in_a_notebook_too(scenario, profile, tmp_path):
     released = release(scenario, rows, certificate, ledger=tmp_path / "l.ledger", generator=noise)
     for value in (certificate, released):
         assert "<p>INSECURE (seeded test noise, never publish)</p>" in value._repr_html_()
+    assert "INSECURE: the noise comes from a seeded test generator." in texts(released.plot())
+    assert released.plot().is_internal
 
 
 def test_hostile_names_are_text(profile, tmp_path):
@@ -109,3 +172,6 @@ def test_hostile_names_are_text(profile, tmp_path):
         assert "<script" not in page
         assert "<img" not in page
         assert html.escape(HOSTILE) in page
+    for value in (certificate, released):
+        assert "<script" not in value.plot()._repr_svg_()
+        assert f"mean({HOSTILE})" in texts(value.plot())

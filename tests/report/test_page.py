@@ -313,7 +313,9 @@ def test_public_bytes_do_not_depend_on_the_evidence(case):
 @pytest.mark.soundness
 def test_the_public_edition_has_no_chart_of_the_static_road(made):
     page = without_code(public_page(files(made, PUBLIC[:2])).decode())
-    for mark in ("<svg", "slider", "application/json", "closed form", "Slice profile", "Pairs, by"):
+    charts = re.findall(r'<svg [^>]*aria-label="([^"]*)"', page)
+    assert charts == ["Released values and their noise"]
+    for mark in ("slider", "application/json", "closed form", "Slice profile", "Pairs, by"):
         assert mark not in page
     assert "INTERNAL" not in text_of(page)
     assert "Public edition" in text_of(page)
@@ -327,12 +329,12 @@ def test_the_first_screen_answers(internal, certificate):
         f"at most {percent_at_most(certificate.guess)}",
         "north, south, west",
         "3 pairs",
-        f"mean(pay) ± {2 * std:.3g}",
+        f"± {rounded(2 * std, 2 * std / 1.96)}",
         f"ε at most {whole} at order 4",
         "(4, 1)-Joint-SRPP",
     ):
         assert fact.replace("\u00a0", " ") in first
-    assert first.index("Right guesses") < first.index("mean(pay) ±") < first.index("Joint-")
+    assert first.index("mean(pay)") < first.index("Right guesses") < first.index("Joint-")
 
 
 def test_every_certificate_ends_with_its_assumptions_and_symbols(internal):

@@ -13,6 +13,7 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_between, check_count, is_a
 from pufferslice._core.display import Shown
 from pufferslice._core.numbers import at_most, in_full, percent_at_most
+from pufferslice._core.plot import Plot
 from pufferslice._core.sampler import Noise, OperatingSystemNoise
 from pufferslice._core.text import listed, quoted
 from pufferslice._core.threads import Progress, silent
@@ -44,6 +45,7 @@ from pufferslice.audit.inference import (
 )
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
 from pufferslice.audit.outputs import Outputs, check_array, check_scenario, draw_outputs, noisy
+from pufferslice.audit.pictures import audit_plot
 from pufferslice.audit.tables import (
     Experiment,
     coupled_sums,
@@ -155,6 +157,15 @@ class Audit(Shown):
         document["verdicts"] = [verdict.to_json() for verdict in self.verdicts]
         read_audit(document)
         return document
+
+    def plot(self) -> Plot:
+        """Draw the lower bound of every verdict, against what is claimed."""
+        return audit_plot(
+            self.verdicts,
+            certificate=self.certificate,
+            confidence=self.confidence,
+            n_outputs=self.n_outputs,
+        )
 
     def table_rows(self) -> list[dict[str, Any]]:
         """One row per verdict."""

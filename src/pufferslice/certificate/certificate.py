@@ -24,6 +24,7 @@ from pufferslice._core.files import (
     write_together,
     write_whole,
 )
+from pufferslice._core.plot import Plot
 from pufferslice._core.sampler import OperatingSystemNoise
 from pufferslice._core.text import given, listed, quoted
 from pufferslice.certificate.budget_evidence import BudgetEvidence, read_evidence
@@ -31,6 +32,7 @@ from pufferslice.certificate.budget_wording import first_lines, prose_of, table_
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.files import read_certificate
 from pufferslice.certificate.left import Left, Spendings, what_is_left
+from pufferslice.certificate.pictures import certificate_plot
 from pufferslice.certificate.statement import (
     BudgetStatement,
     ReleaseStatement,
@@ -295,6 +297,14 @@ class Certificate(Shown):
         if b'"whitening_digest"' in content and noise.exists():
             matrix = _matrix_at(noise)
         return attrs.evolve(cls.from_json(document, evidence, matrix), path=Path(path))
+
+    def plot(self) -> Plot:
+        """Draw the noise of each statistic, beside its sampling error or within its public range.
+
+        Sampling errors are computed from the evidence of sums of rows, and their picture is
+        internal; without the evidence, as `save_statement` leaves it, the picture is public.
+        """
+        return certificate_plot(self.statement, self.evidence, self.digest)
 
     def __str__(self) -> str:
         return prose_of(self.statement, self.digest)

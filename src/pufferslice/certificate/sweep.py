@@ -16,11 +16,13 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_between
 from pufferslice._core.display import Shown, rounded
 from pufferslice._core.numbers import at_most, percent_at_most
+from pufferslice._core.plot import Plot
 from pufferslice._core.text import shown
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import decided_release, required_evidence
+from pufferslice.certificate.pictures import sweep_plot
 from pufferslice.certificate.release import CertificateOptions
 from pufferslice.certificate.statement import TrainingStatement
 from pufferslice.certificate.training import TrainingClaim
@@ -165,6 +167,10 @@ class Sweep(Shown):
             noise = row.pop("noise_std_by_coordinate") or dict.fromkeys(self.names)
             rows.append(row | noise)
         return rows
+
+    def plot(self) -> Plot:
+        """Draw the noise, relative to that of the claim, and right guesses against the bound."""
+        return sweep_plot(self)
 
     def __str__(self) -> str:
         table = self.shown_rows()

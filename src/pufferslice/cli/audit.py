@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
+from pufferslice.cli.output import (
+    REFUSED,
+    Json,
+    PlotFile,
+    answer,
+    check_plot,
+    plotted,
+    progress_bar,
+)
 from pufferslice.errors import ArgumentError
 
 _DEFAULT_N_OUTPUTS = 100_000
@@ -30,6 +38,7 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Write the audit as JSON, for `pufferslice report`.")
     ] = None,
+    plot: PlotFile = None,
     json: Json = False,
 ) -> None:
     """Attack what a certificate states; exits 1 if anything is refuted. Nothing is released."""
@@ -42,6 +51,7 @@ def audit(
         raise ArgumentError(
             "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
         )
+    check_plot(plot)
     held = Certificate.load(certificate)
     if held.workflow == "budget":
         raise ArgumentError(
@@ -68,6 +78,6 @@ def audit(
             )
     if out is not None:
         write_whole(out, pretty_json(result.to_json()), CONFIDENTIAL)
-    answer(result.to_json(), str(result), json=json)
+    answer(result.to_json(), f"{result}{plotted(plot, result.plot)}", json=json)
     if result.refuted:
         raise typer.Exit(REFUSED)

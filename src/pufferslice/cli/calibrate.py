@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import attrs
 import typer
 
-from pufferslice.cli.output import Json, Overrides, answer, progress_bar
+from pufferslice.cli.output import (
+    Json,
+    Overrides,
+    PlotFile,
+    answer,
+    check_plot,
+    plotted,
+    progress_bar,
+)
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -44,9 +52,7 @@ def calibrate(
         str | None,
         typer.Option(help="With --sweep: epsilons (or shares of guesses), as 0.5,1,2."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="With --sweep: write an SVG picture here.")
-    ] = None,
+    plot: PlotFile = None,
 ) -> None:
     """Find the noise for a scenario or a budget and state what it promises. Releases nothing."""
     from pufferslice.certificate import certify_release
@@ -61,15 +67,16 @@ def calibrate(
         raise ArgumentError(
             "--sweep certifies no bound; leave --out out, and calibrate again with the one chosen"
         )
-    if not sweep and (bounds is not None or plot is not None):
-        raise ArgumentError("--bounds and --plot are for --sweep")
+    if not sweep and bounds is not None:
+        raise ArgumentError("--bounds is for --sweep")
+    check_plot(plot)
     if acknowledge_earlier and ledger is None:
         raise ArgumentError("--acknowledge-earlier needs --ledger, which holds those releases")
     path = _file_here() if scenario is None else scenario
     if is_budget(path):
         if sweep or ledger is not None:
             raise ArgumentError("--sweep and --ledger are for a scenario.toml; leave them out")
-        _answer_budget(read_budget(path, progress_bar, overrides=set), out, json=json)
+        _answer_budget(read_budget(path, progress_bar, overrides=set), out, plot, json=json)
         return
     request = read_request(path, progress_bar, overrides=set)
     file, claimed, options = request.file, request.claimed, request.file.calibration
@@ -109,6 +116,7 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
+    note += plotted(plot, certificate.plot)
     judgement = verdict(certificate, request.scenario, derived)
     columns = _unusual(request)
     value = _summary(certificate) | {"verdict": judgement.to_json()}
@@ -137,19 +145,12 @@ def _answer_sweep(
     json: bool,
 ) -> None:
     """Print what other bounds would cost, with a picture of it if asked."""
-    from pufferslice._core.files import CONFIDENTIAL, write_whole
     from pufferslice.certificate import Sweep
 
     chosen = None if bounds is None else _numbers(bounds)
     with progress_bar("bounds") as progress:
         sweep = Sweep.of(certificate, chosen, progress=progress)
-    text = str(sweep)
-    if plot is not None:
-        from pufferslice.report.sweep import sweep_svg
-
-        write_whole(plot, sweep_svg(sweep).encode(), CONFIDENTIAL)
-        text += f"\nWritten: {plot}"
-    answer(sweep.to_dict(), text, json=json)
+    answer(sweep.to_dict(), f"{sweep}{plotted(plot, sweep.plot)}", json=json)
 
 
 def _numbers(bounds: str) -> list[float]:
@@ -162,13 +163,16 @@ def _numbers(bounds: str) -> list[float]:
         ) from None
 
 
-def _answer_budget(request: "BudgetRequest", out: Path | None, *, json: bool) -> None:
+def _answer_budget(
+    request: "BudgetRequest", out: Path | None, plot: Path | None, *, json: bool
+) -> None:
     """Certify a budget, and print the noise of every part, with and without reserves."""
     certificate = request.certify()
     note = "Nothing was written; add --out budget.json to keep the certificate."
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
+    note += plotted(plot, certificate.plot)
     statement = certificate.budget
     value = {
         **{name: getattr(statement, name) for name in ("spent", "mean_square", "guess")},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pufferslice._core.text import given
-from pufferslice.cli.output import REFUSED, Json, answer
+from pufferslice.cli.output import REFUSED, Json, PlotFile, answer, check_plot, plotted
 from pufferslice.errors import ArgumentError, LedgerError
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ Digest = Annotated[str, typer.Argument(help="The first digits of the certificate
 
 
 @app.command(name="list")
-def show_all(location: Location, json: Json = False) -> None:
+def show_all(location: Location, plot: PlotFile = None, json: Json = False) -> None:
     """List the releases, oldest first: when, of what, how far each got, and what is left."""
     from pufferslice.releases import Ledger
 
+    check_plot(plot)
     book = Ledger(location)
     book.check_there()
-    answer(book.to_json(), str(book), json=json)
+    answer(book.to_json(), f"{book}{plotted(plot, book.plot)}", json=json)
 
 
 @app.command()

@@ -5,14 +5,18 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from json import dumps
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import StorageError
+
+if TYPE_CHECKING:
+    from pufferslice._core.plot import Plot
 
 REFUSED: Final = 1
 """Exit code of a refusal, a refutation, or an answer with a part left out."""
@@ -23,6 +27,7 @@ TERMINATED: Final = 143
 """Exit code after SIGTERM, where a command has something to save; as shells have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write a picture here, NAME.svg.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,6 +45,24 @@ def answer(value: Any, text: str, *, json: bool) -> None:  # any JSON value
         print_json(value)
     else:
         say(text)
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a file that cannot be a picture, before anything else is done."""
+    from pufferslice._core.files import check_writable
+    from pufferslice._core.plot import checked_path
+
+    if path is not None:
+        check_writable(checked_path(path).parent)
+
+
+def plotted(path: Path | None, draw: "Callable[[], Plot]") -> str:
+    """Write the picture of an answer if one is wanted, and say so."""
+    if path is None:
+        return ""
+    plot = draw()
+    plot.save(path)
+    return f"\nPicture{', internal' if plot.is_internal else ''}: {path}"
 
 
 def say(text: str) -> None:

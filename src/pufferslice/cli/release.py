@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pufferslice._core.text import given, listed, quoted
-from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.output import Json, PlotFile, answer, check_plot, plotted, progress_bar
 from pufferslice.errors import ArgumentError, StorageError
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def release(
             help="Write the recorded release again; under a budget the latest, or --again SERIAL.",
         ),
     ] = False,
+    plot: PlotFile = None,
     json: Json = False,
 ) -> None:
     """Release the query on some rows, once or inside a part of a budget, and record it.
@@ -92,6 +93,7 @@ def release(
     from pufferslice.releases.release import release as release_rows
     from pufferslice.releases.release import release_again
 
+    check_plot(plot)  # before the release, which happens once
     held = Certificate.load(certificate)
     if again and into_range:
         raise ArgumentError("--again writes the recorded release as it is; leave --into-range out")
@@ -175,6 +177,7 @@ def release(
     try:
         values = "" if derived is None else f"\n{derived}"
         text = f"{released}{values}\n\nWritten: {out}. Recorded in {book.name}."
+        text += plotted(plot, released.plot)
         more = {} if derived is None else {"statistics": derived.to_json()}
         answer(released.to_json() | more, text, json=json)
     except StorageError as error:

@@ -18,11 +18,13 @@ import attrs
 
 from pufferslice._core.display import Shown
 from pufferslice._core.files import check_local, digest, parsed_json
+from pufferslice._core.plot import Plot
 from pufferslice._core.text import shown
 from pufferslice.errors import ArgumentError, LedgerError
 from pufferslice.noise.spending import Spending
 from pufferslice.releases.chain import Event, body_of, is_whole
 from pufferslice.releases.marks import SpentMark
+from pufferslice.releases.pictures import ledger_plot
 from pufferslice.releases.states import VERSION, Book, Entry, Grant, Intent, Part
 from pufferslice.releases.storage import (
     NOT_YET,
@@ -396,6 +398,10 @@ class Ledger(Shown):
                 }
             )
         return rows
+
+    def plot(self) -> Plot:
+        """Draw what is spent and left of each part, of each certificate and of each total."""
+        return ledger_plot(self.name, self.book())
 
     def shown_rows(self) -> list[dict[str, Any]]:
         """Return the rows with short digests and lists."""

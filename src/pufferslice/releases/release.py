@@ -24,6 +24,7 @@ from pufferslice._core.files import (
     read_bytes,
     write_new,
 )
+from pufferslice._core.plot import Plot
 from pufferslice._core.sampler import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice._core.text import listed, quoted, shown
 from pufferslice._core.threads import Progress, silent
@@ -70,6 +71,7 @@ from pufferslice.releases.derived import (
 )
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.marks import Outside
+from pufferslice.releases.pictures import release_plot
 from pufferslice.releases.states import Entry, Grant, Intent, Shared
 from pufferslice.releases.value import (
     check_atom,
@@ -312,6 +314,10 @@ class Release(Shown):
             "rows, or of none. The noise hides the secret, and not that a group is small: many "
             "offices merge or withhold such cells."
         )
+
+    def plot(self) -> Plot:
+        """Draw every value with the 95 % interval of its noise, each on a scale of its own."""
+        return release_plot(self)
 
     def derived(
         self,

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from pufferslice._core.text import label
 from pufferslice.certificate.budget_wording import (
     first_lines,
     limit_sentences,
@@ -12,7 +13,6 @@ from pufferslice.certificate.budget_wording import (
 from pufferslice.certificate.sweep import stated_variation
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.inputs import ReportInputs
-from pufferslice.report.text import label
 
 
 def budget_numbers(held: ReportInputs) -> dict[str, Any]:

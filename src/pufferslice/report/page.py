@@ -17,7 +17,8 @@ from typing import Any, Final
 from pufferslice import __version__
 from pufferslice._core.display import rounded
 from pufferslice._core.numbers import in_full, percent_at_most
-from pufferslice._core.text import listed
+from pufferslice._core.svg import Axes, ellipse_chart, line_chart, marks
+from pufferslice._core.text import END_ISOLATE, ISOLATE, label, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.budget_wording import first_lines, limit_sentences, table_rows
 from pufferslice.certificate.sweep import stated_variation
@@ -32,9 +33,13 @@ from pufferslice.errors import ArgumentError, MissingExtraError, escaped
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.report.budget import budget_numbers
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
-from pufferslice.report.release import evidence_numbers, release_numbers
-from pufferslice.report.svg import Axes, ellipse_chart, line_chart, marks
-from pufferslice.report.text import END_ISOLATE, ISOLATE, bound, counted, label, number, pair_of
+from pufferslice.report.release import (
+    evidence_numbers,
+    release_numbers,
+    share_columns,
+    shares,
+)
+from pufferslice.report.text import bound, counted, number, pair_of
 from pufferslice.report.training import training_numbers, training_sweep
 
 try:
@@ -173,6 +178,8 @@ def _environment() -> jinja2.Environment:
         "percent": lambda value: "none" if value is None else percent_at_most(value / 100),
         "beside": rounded,
         "plain": partial(_marked, start=ISOLATE, end=END_ISOLATE),
+        "share_columns": share_columns,
+        "shares": shares,
         "short": "{:g}".format,
     }
     # A bound that is printed as 100 % says nothing.

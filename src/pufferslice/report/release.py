@@ -9,6 +9,9 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.numbers import in_full, percent_at_most
+from pufferslice._core.plot import row_chart
+from pufferslice._core.svg import Series, ellipse_axes
+from pufferslice._core.text import label
 from pufferslice._core.threads import Progress
 from pufferslice.audit import Audit
 from pufferslice.baselines import comparison
@@ -16,6 +19,7 @@ from pufferslice.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
+from pufferslice.certificate.pictures import BY_RANGE, NOISE, noise_rows
 from pufferslice.certificate.statement import (
     BallRange,
     BoxRange,
@@ -49,9 +53,9 @@ from pufferslice.claims import Claim
 from pufferslice.claims.views import best_views
 from pufferslice.noise.decision import INTERVAL_STDS
 from pufferslice.queries.ranges import range_words
+from pufferslice.releases.pictures import VALUES, value_rows
 from pufferslice.report.inputs import Curves, ReportInputs
-from pufferslice.report.svg import Series, ellipse_axes
-from pufferslice.report.text import N_BOUNDS, bound, label
+from pufferslice.report.text import N_BOUNDS, bound
 from pufferslice.sensitivity.profiles import WHOLE_SPHERE
 
 _MOST_PAIRS: Final = 30
@@ -62,6 +66,7 @@ _OFF: Final = (0.1, 0.25, 0.5, 1.0)
 """Shares of the guard by which a prior may be off, for which the cost is shown."""
 _EQUAL: Final = 0.005
 """Share below which curves cannot be told apart and are drawn as one line."""
+_MOST_DRAWN: Final = 30
 _LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _DRAWN: Final = ("tight, transport", "tight, exact", comparison.UNSLICED)
 """Endings of the names of our mechanisms that are drawn; the table has all."""
@@ -96,9 +101,14 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "total": total_sentence(statement),
         "shape": _shape(certificate),
         "variation": stated_variation(certificate),
+        "noise_chart": row_chart(
+            NOISE, noise_rows(scenario, statement.noise.std_by_coordinate), most=_MOST_DRAWN
+        ).svg,
+        "by_range": BY_RANGE,
         "releases": [
             (
                 released,
+                row_chart(VALUES, value_rows(released), most=_MOST_DRAWN).svg,
                 None if released.range is None else range_words(released.range),
                 released.derived().rows
                 if released.specs and released.noise_covariance is not None
@@ -161,6 +171,19 @@ def evidence_numbers(
             "several_priors": len({row.prior for row in pairs}) > 1,
         },
     }
+
+
+def shares(numbers: Mapping[str, Any], std: float, place: int) -> list[str]:
+    """Compare the noise of a statistic with its public range and with isotropic noise."""
+    of_range = [100 * std / numbers["widths"][place]] if numbers["widths"] else []
+    of_isotropic = [100 * numbers["of_isotropic"][place]] if numbers["of_isotropic"] else []
+    return [f"{share:.3g}\u00a0%" for share in of_range + of_isotropic]
+
+
+def share_columns(numbers: Mapping[str, Any]) -> list[str]:
+    """Name what `shares` compares with."""
+    names = {"widths": "noise std / public range", "of_isotropic": "share of isotropic noise"}
+    return [name for key, name in names.items() if numbers[key]]
 
 
 def _subject(scenario: ScenarioPart) -> str:

@@ -6,11 +6,8 @@ from typing import Final
 
 from pufferslice._core.display import rounded
 from pufferslice._core.numbers import at_most
-from pufferslice._core.text import shown
+from pufferslice._core.text import label
 from pufferslice.errors import escaped
-
-ISOLATE: Final = "\u2068"
-END_ISOLATE: Final = "\u2069"
 
 N_BOUNDS: Final = 25
 """Number of bounds on the slider of a page."""
@@ -33,15 +30,6 @@ def counted(count: int, noun: str) -> str:
     ('1 pair', '1,200 pairs')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def label(text: str) -> str:
-    r"""Put a label between Unicode isolates (the page makes a `<bdi>`): it reverses no other text.
-
-    >>> label("race")
-    '\u2068race\u2069'
-    """
-    return f"{ISOLATE}{shown(text)}{END_ISOLATE}"
 
 
 def pair_of(labels: Sequence[str]) -> str:

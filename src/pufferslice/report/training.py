@@ -4,6 +4,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from pufferslice._core.svg import Series
+from pufferslice._core.text import label
 from pufferslice._core.threads import Progress
 from pufferslice.audit import MembershipAudit, Verdict
 from pufferslice.certificate import Certificate
@@ -14,8 +16,7 @@ from pufferslice.claims import Guess, Information, Renyi
 from pufferslice.claims.guess import right_guesses
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.inputs import SPENT, ReportInputs, TrainingLog
-from pufferslice.report.svg import Series
-from pufferslice.report.text import N_BOUNDS, label
+from pufferslice.report.text import N_BOUNDS
 
 _MOST_POINTS: Final = 300
 _COLUMNS: Final = (

@@ -13,12 +13,14 @@ from xml.etree import ElementTree as ET
 
 import attrs
 
+from pufferslice._core.text import END_ISOLATE, ISOLATE
 from pufferslice.errors import escaped
-from pufferslice.report.text import END_ISOLATE, ISOLATE
 
 WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
 _MOST_TICKS: Final = 7
+_NEAR: Final = 1e-9
+"""Share of a step by which rounding may put an end of an axis beside a tick."""
 _CENTRE: Final = (234, 132)
 _PIXELS_PER_STD: Final = 38
 _BOTH_STDS: Final = math.sqrt(-2 * math.log(0.05))
@@ -94,32 +96,44 @@ class _Scale(NamedTuple):
         return round(self.start + share * (self.stop - self.start), 2)
 
     def ticks(self) -> list[float]:
-        return _log_ticks(self.low, self.high) if self.log else _plain_ticks(self.low, self.high)
+        return _log_ticks(self.low, self.high) if self.log else plain_ticks(self.low, self.high)
 
 
-def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "") -> str:
-    """Draw the chart; `marker` adds a movable line and dot of that id, on the first series."""
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    axes: Axes,
+    marker: str = "",
+    upright: float | None = None,
+) -> str:
+    """Draw the chart; `marker` adds a movable line and dot of that id, on the first series.
+
+    `upright` is the place of a line across.
+    """
     x, y = _scales(series, axes)
-    root = _root(WIDTH, HEIGHT, title)
-    frame = _add(root, "g", look="frame")
+    root = root_of(WIDTH, HEIGHT, title)
+    frame = add(root, "g", look="frame")
     for tick in x.ticks():
         at = x.at(tick)
-        _add(frame, "line", x1=at, x2=at, y1=y.start, y2=y.stop)
-        _add(frame, "text", _tick(tick), x=at, y=HEIGHT - 32, look="middle")
+        add(frame, "line", x1=at, x2=at, y1=y.start, y2=y.stop)
+        add(frame, "text", tick_text(tick), x=at, y=HEIGHT - 32, look="middle")
     for tick in y.ticks():
         at = y.at(tick)
-        _add(frame, "line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=at, y2=at)
-        _add(frame, "text", _tick(tick), x=_LEFT - 6, y=f"{at + 5:.2f}", look="end")
+        add(frame, "line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=at, y2=at)
+        add(frame, "text", tick_text(tick), x=_LEFT - 6, y=f"{at + 5:.2f}", look="end")
     middle = (_LEFT + WIDTH - _RIGHT) / 2
-    _add(root, "text", axes.x_label, x=middle, y=HEIGHT - 8, look="middle label")
+    add(root, "text", axes.x_label, x=middle, y=HEIGHT - 8, look="middle label")
     turned = f"translate(14 {(y.start + y.stop) / 2}) rotate(-90)"
-    _add(root, "text", axes.y_label, transform=turned, look="middle label")
+    add(root, "text", axes.y_label, transform=turned, look="middle label")
     for line in series:
         _draw(root, line.look, [(x.at(a), y.at(b)) for a, b in axes.points(line)])
+    if upright is not None:
+        place = add(root, "g", look="marker")
+        add(place, "line", x1=x.at(upright), x2=x.at(upright), y1=y.stop, y2=y.start)
     if marker:
-        moved = _add(root, "g", id=marker, look="marker")
-        _add(moved, "line", x1=0, x2=0, y1=y.stop, y2=y.start)
-        _add(moved, "circle", cx=0, cy=0, r=6)
+        moved = add(root, "g", id=marker, look="marker")
+        add(moved, "line", x1=0, x2=0, y1=y.stop, y2=y.start)
+        add(moved, "circle", cx=0, cy=0, r=6)
     return ET.tostring(root, encoding="unicode")
 
 
@@ -144,41 +158,42 @@ def ellipse_chart(
 ) -> str:
     """Draw where the noise of two coordinates lies together, at equal lengths on the page."""
     (x, y), reach = _CENTRE, _ONE_STDS * _PIXELS_PER_STD
-    root = _root(400, 320, title, "chart ellipse")
-    frame = _add(root, "g", look="frame")
+    root = root_of(400, 320, title, "chart ellipse")
+    frame = add(root, "g", look="frame")
     edge = 1.2 * _BOTH_STDS * _PIXELS_PER_STD
     near, far = (f"{x - edge:.2f}", f"{x + edge:.2f}"), (f"{y - edge:.2f}", f"{y + edge:.2f}")
     for sign, mark in ((-1, "\u2212"), (0, ""), (1, "+")):
         across, up = f"{x + sign * reach:.2f}", f"{y - sign * reach:.2f}"
-        _add(frame, "line", x1=across, x2=across, y1=far[0], y2=far[1])
-        _add(frame, "line", x1=near[0], x2=near[1], y1=up, y2=up)
+        add(frame, "line", x1=across, x2=across, y1=far[0], y2=far[1])
+        add(frame, "line", x1=near[0], x2=near[1], y1=up, y2=up)
         ends = [f"{mark}{width}" if sign else "0" for width in half_widths]
-        below = _add(frame, "text", ends[0], x=across, y=y + edge + 20, look="middle")
+        below = add(frame, "text", ends[0], x=across, y=y + edge + 20, look="middle")
         height = f"{y - sign * reach + 5:.2f}"
-        left = _add(frame, "text", ends[1], x=f"{x - edge - 6:.2f}", y=height, look="end")
+        left = add(frame, "text", ends[1], x=f"{x - edge - 6:.2f}", y=height, look="end")
         if sign:
             below.set("data-end", f"x{mark}")
             left.set("data-end", f"y{mark}")
-    name = _add(root, "text", names[0], look="middle label", x=x, y=y + edge + 46)
+    name = add(root, "text", names[0], look="middle label", x=x, y=y + edge + 46)
     name.set("data-name", "x")
     turned = f"translate(16 {y}) rotate(-90)"
-    name = _add(root, "text", names[1], look="middle label", transform=turned)
+    name = add(root, "text", names[1], look="middle label", transform=turned)
     name.set("data-name", "y")
     radius = f"{_BOTH_STDS * _PIXELS_PER_STD:.2f}"
-    _add(root, "circle", cx=x, cy=y, r=radius, look="ring second")
+    add(root, "circle", cx=x, cy=y, r=radius, look="ring second")
     rx, ry = ellipse_axes(correlation)
     turned = f"translate({x} {y}) rotate(-45)"
-    _add(root, "ellipse", rx=rx, ry=ry, transform=turned, look="ring first")
+    add(root, "ellipse", rx=rx, ry=ry, transform=turned, look="ring first")
     return ET.tostring(root, encoding="unicode")
 
 
-def _root(width: int, height: int, title: str, look: str = "chart") -> ET.Element:
+def root_of(width: int, height: int, title: str, look: str = "chart") -> ET.Element:
+    """Make the root of a picture with a title for those who cannot see it."""
     box = {"viewBox": f"0 0 {width} {height}", "role": "img"}
     box["aria-label"] = escaped(title, keep=_KEPT)
     return ET.Element("svg", box | {"class": look})
 
 
-def _add(parent: ET.Element, tag: str, text: str = "", **named: str | float) -> ET.Element:
+def add(parent: ET.Element, tag: str, text: str = "", **named: str | float) -> ET.Element:
     """Add a new element; `look` is its class."""
     renamed = {"class" if name == "look" else name: str(value) for name, value in named.items()}
     child = ET.SubElement(parent, tag, renamed)
@@ -208,15 +223,15 @@ def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:
 
 
 def _draw(root: ET.Element, look: str, points: Sequence[tuple[float, float]]) -> None:
-    group = _add(root, "g", look=f"line {look}")
+    group = add(root, "g", look=f"line {look}")
     if len(points) > 1:
-        _add(group, "polyline", points=" ".join(f"{a},{b}" for a, b in points))
+        add(group, "polyline", points=" ".join(f"{a},{b}" for a, b in points))
     if len(points) <= 40:
         for a, b in points:
             if look in _OUTLINES:
-                _add(group, "path", d=_OUTLINES[look], transform=f"translate({a} {b})")
+                add(group, "path", d=_OUTLINES[look], transform=f"translate({a} {b})")
             else:
-                _add(group, "circle", cx=a, cy=b, r=2.5)
+                add(group, "circle", cx=a, cy=b, r=2.5)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -227,19 +242,21 @@ def _log_ticks(low: float, high: float) -> list[float]:
         if len(inside) <= _MOST_TICKS:
             break
     if len(inside) < 2:
-        return _plain_ticks(low, high)
+        return plain_ticks(low, high)
     return inside[:: 1 + (len(inside) - 1) // _MOST_TICKS]
 
 
-def _plain_ticks(low: float, high: float) -> list[float]:
+def plain_ticks(low: float, high: float) -> list[float]:
+    """List round numbers between two ends."""
     quarter = high / 4 - low / 4
     step = 10.0 ** math.floor(math.log10(quarter))
     step *= next(times for times in (1, 2, 5, 10) if quarter / (step * times) <= 1.5)
-    first = math.ceil(low / step)
-    return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step) + 1)]
+    first, last = math.ceil(low / step - _NEAR), math.floor(high / step + _NEAR)
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
-def _tick(value: float) -> str:
+def tick_text(value: float) -> str:
+    """Write a number on an axis."""
     if 1e-3 <= abs(value) < 1e5 or not value:
         return f"{value:,.6g}"
     mantissa, exponent = f"{value:.1e}".split("e")

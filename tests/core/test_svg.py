@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pufferslice.report.svg import (
+from pufferslice._core.svg import (
     Axes,
     Series,
     ellipse_chart,

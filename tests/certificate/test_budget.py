@@ -417,6 +417,21 @@ class TestVerification:
         (problem,) = verify(forged, scenario={"yearbook": YEARBOOK}).problems
         assert "more noise" in problem
 
+    def test_narrower_ranges_in_evidence_and_statement_alike(self, budget):
+        """One person rests on the public ranges, and on no moments."""
+        rows = budget.evidence.tables["yearbook"]
+        middle = (rows.low + rows.high) / 2
+        ends = {k: middle + (1 - 1e-6) * (getattr(rows, k) - middle) for k in ("low", "high")}
+        tables = {"yearbook": attrs.evolve(rows, **ends)}
+        evidence = attrs.evolve(budget.evidence, tables=budget.evidence.tables | tables)
+        options = BudgetOptions.read_off(budget.statement)
+        forged = Certificate(statement=budget_statement(evidence, options), evidence=evidence)
+        stated, true = (each.budget.one_person.epsilon for each in (forged, budget))
+        assert stated < true
+        assert verify(forged).holds
+        (problem,) = verify(forged, scenario={"yearbook": YEARBOOK}).problems
+        assert "one person" in problem
+
     def test_files(self, budget, tmp_path):
         path = tmp_path / "budget.json"
         signed_with, public = new_key_pair()

@@ -213,3 +213,14 @@ class TestBoundsThatRestOnRows:
             False,
             True,
         ]
+
+    def test_a_release_of_them_is_refused(self, tables, tmp_path):
+        """Other rows of the same moments would make the printed epsilons untrue."""
+        in_memory, elsewhere = map(self.scenario, tables)
+        claim = ps.Guarantee.guess(at_most=0.64)
+        certificate = ps.certify_release(in_memory, claim)
+        with pytest.raises(ps.errors.ReleaseError, match="rest on single rows"):
+            ps.release(elsewhere, tables[1], certificate, ledger=tmp_path / "one.ledger")
+        assert not list(tmp_path.iterdir())
+        own = ps.certify_release(elsewhere, claim)
+        ps.release(elsewhere, tables[1], own, ledger=tmp_path / "one.ledger")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification: recompute a certificate from its evidence, and check the relations in it."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, final
 
@@ -17,8 +18,8 @@ from pufferslice.certificate.budget_evidence import broken_budget, difference_of
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import (
     differences,
+    leaves_rows_unchecked,
     required_evidence,
-    rests_on_rows,
     scenario_problems,
     too_little_noise,
 )
@@ -167,7 +168,7 @@ def verify(
         if (
             not problems
             and isinstance(scenario, Scenario)
-            and rests_on_rows(required_evidence(certificate), scenario)
+            and leaves_rows_unchecked(certificate, scenario)
         ):
             unchecked["unsliced.epsilon, views"] = (
                 "they rest on single rows, of which this scenario has moments only; a table in "
@@ -224,7 +225,16 @@ def part_problems(certificate: Certificate, name: str, scenario: Scenario) -> li
     (square,) = (part.mean_square for part in recomputed.tables if part.name == name)
     if square > stated.mean_square * (1 + _RELATIVE):
         return [f"the rows of part {quoted(name)} need more noise than the budget states"]
+    person, fresh_person = map(_person_of, (certificate.budget, recomputed))
+    if person is not None and not (fresh_person or math.inf) <= person * (1 + _RELATIVE):
+        return [f"with the rows of part {quoted(name)} one person gets less than is stated"]
     return []
+
+
+def _person_of(stated: BudgetStatement) -> float | None:
+    """Epsilon of one person, given the noise or not; None where none is stated."""
+    person = stated.one_person or stated.one_person_given_noise
+    return None if person is None else person.epsilon
 
 
 def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:

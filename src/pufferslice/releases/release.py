@@ -33,7 +33,7 @@ from pufferslice.certificate.budget import required_budget_evidence
 from pufferslice.certificate.budget_wording import all_outputs_sentence
 from pufferslice.certificate.composition import budget_of
 from pufferslice.certificate.files import DerivedPart, MeasuredPart, RecordedPart, read_release
-from pufferslice.certificate.issue import scenario_problems
+from pufferslice.certificate.issue import leaves_rows_unchecked, scenario_problems
 from pufferslice.certificate.left import whitened_statistics
 from pufferslice.certificate.statement import TablePart, UnslicedPart
 from pufferslice.certificate.wording import (
@@ -842,6 +842,11 @@ def _check_certificate(
         raise ReleaseError(
             f"the certificate does not hold for this scenario: {problem}. Certify this scenario, "
             "or use the one that was certified"
+        )
+    if leaves_rows_unchecked(certificate, scenario):
+        raise ReleaseError(
+            "the certificate states epsilons that rest on single rows, of which this scenario has "
+            "moments only. Certify this scenario, or release by one whose rows are in memory"
         )
 
 

@@ -283,3 +283,26 @@ class TestWeb:
     def test_a_name_that_is_no_table(self):
         with pytest.raises(TableError, match=r"must end in \.csv"):
             read_table("https://127.0.0.1/people.html")
+
+
+def numbered(folder):
+    """Two numbers of which doubles make one."""
+    path = folder / "cards.csv"
+    path.write_text("card,sex\n" + "9007199254740992,F\n9007199254740993,M\n" * 4)
+    return path
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("by", ["duckdb", "batches", "memory"])
+def test_whole_numbers_that_doubles_do_not_tell_apart(tmp_path, by, request):
+    if by != "memory":
+        request.getfixturevalue("large")
+    if by == "batches":
+        request.getfixturevalue("no_duckdb")
+    path = numbered(tmp_path)
+    features = ps.queries.summary(count={"card": 2**53}).as_sums().features
+    if by == "memory":
+        assert exact_sums(rows_of(path, features.columns), features, 20)[1].tolist() == [4 * 2**20]
+        return
+    with pytest.raises(ps.errors.ScenarioError, match="2\\^53"):
+        exact_sums(rows_of(path, features.columns), features, 20)

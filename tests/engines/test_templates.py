@@ -26,6 +26,8 @@ TOTALS = join(
     summary(total=["pay"], count={"race": "A"}, clip={"pay": (0, 100)}),
     group_by({"race": ["A", "B"]}, total=["age"], clip={"age": (17, 90)}),
 )
+EARLIER = plain_table(280, seed=9)
+GROUPED = {"secret": "g", "query": summary(mean=["x"])}
 LOADS = pa.table(
     {
         "state": ["empty", "home", "home", "empty", None] * 40,
@@ -198,3 +200,53 @@ def test_a_ledger_knows_a_secret_wherever_its_table_is(engine, held_by, column, 
     conditions = [condition for _, condition in conditions_of("value", {column: value})]
     keys = share_keys(rows_of(table), column, conditions)
     assert share_keys(rows_of(held_by(engine, table)), column, conditions) == keys
+
+
+def test_parts_of_a_budget_in_two_engines(held_by, tmp_path):
+    """Declared from an engine, released from another one, verified with rows in memory."""
+
+    def shares(table, column):
+        query = summary(mean=[column], clip={column: (0, 100)})
+        return ps.Scenario.from_prevalence(
+            table, column="race", value="A", within=0.1, query=query, moments_from=EARLIER
+        )
+
+    one, two = (held_by(each, TABLE) for each in ("duckdb", "polars"))
+    yearbook, monthly = shares(one, "age"), shares(two, "pay")
+    budget = ps.certify_budget(
+        {"yearbook": yearbook, "monthly": ps.Repeated(monthly, times=2, rows=(250, 350))},
+        ps.Guarantee.guess(at_most=0.64),
+        shares={"yearbook": 0.6, "monthly": 0.4},
+        coupling="independent",
+    )
+    ledger = tmp_path / "one.ledger"
+    released = ps.release(yearbook, two, budget, part="yearbook", ledger=ledger)
+    ps.release(monthly, one, budget, part="monthly", period=1, ledger=ledger)
+    exact = np.clip(np.array(TABLE["age"].to_pylist(), dtype=float), 0, 100)
+    exact = np.where(np.isfinite(exact), exact, 50.0).mean()
+    assert abs(released.values[0] - exact) < 8 * released.noise_stds[0] + 1e-3
+    in_memory = {"yearbook": shares(TABLE, "age"), "monthly": shares(TABLE, "pay")}
+    assert ps.verify(budget, scenario=in_memory).holds
+
+
+def test_tables_that_were_not_opened_are_not_shown():
+    scenario = prevalence(TABLE)
+    with pytest.raises(ps.errors.ArgumentError) as caught:
+        fitting_value(scenario, TABLE)
+    assert "got Table" in str(caught.value)
+    table = pa.table({"x": [1.0, 2.0]})
+    drawn = ps.Scenario.from_groups(
+        pa.table({"g": ["a", "b"] * 2, "x": [1.0, 2.0, 3.0, 4.0]}), **GROUPED
+    )
+    with pytest.raises(ps.errors.ReleaseError, match="got Table"):
+        fitting_value(drawn, table)
+
+
+def test_the_logger_tells_of_long_work_and_of_no_data(held_by, caplog):
+    with caplog.at_level("INFO", logger="pufferslice"):
+        scenario = prevalence(held_by("duckdb", TABLE))
+        ps.certify_release(scenario, ps.Guarantee.guess(at_most=0.7))
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text for text in texts if "by duckdb: begins" in text]
+    assert texts[-1].startswith("what 3 pairs of worlds differ by: ")
+    assert not [text for text in texts for column in TABLE.column_names if column in text]

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work on all cores from one pool of threads; kernels release the interpreter lock."""
 
+import contextlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -15,6 +18,18 @@ Progress = Callable[[int, int], None]
 
 def silent(_done: int, _total: int) -> None:
     """Report no progress, which is the default of a library call."""
+
+
+_LOG: Final = logging.getLogger("pufferslice")
+
+
+@contextlib.contextmanager
+def logged(work: str) -> Iterator[None]:
+    """Tell the logger `pufferslice` that long work begins, and how long it took; never data."""
+    _LOG.info("%s: begins", work)
+    start = time.perf_counter()
+    yield
+    _LOG.info("%s: %.3g s", work, time.perf_counter() - start)
 
 
 def in_threads(

@@ -47,6 +47,8 @@ COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
 """Comparison of numbers, an array or an expression of them, with a limit, by its name."""
 _CALENDAR: Final = get_args(CalendarPart)
 _MOST_PERIODS: Final = 1_000
+_LARGEST_WHOLE: Final = 2.0**53
+"""Doubles of this size stand for several whole numbers."""
 _PERIOD: Final = {
     "week": (re.compile(r"(\d{4})-W(\d\d)"), 53),
     "month": (re.compile(r"(\d{4})-(\d\d)"), 12),
@@ -386,9 +388,15 @@ def check_comparable_type(dtype: nw.dtypes.DType, column: str, labels: Sequence[
             )
         if dtype.is_numeric():
             try:
-                float(label)
+                number = float(label)
             except ValueError:
                 raise ScenarioError(
                     f"column {column!r} holds numbers, which never equal {quoted(label)}; give a "
                     "number"
                 ) from None
+            if dtype.is_float() and _LARGEST_WHOLE <= abs(number) < math.inf:
+                raise ScenarioError(
+                    f"column {column!r} holds floating-point numbers, which do not tell whole ones "
+                    "of 2^53 and more apart, as in large CSV files; give a table that has them as "
+                    "integers or as texts, such as Parquet"
+                )

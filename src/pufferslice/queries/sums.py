@@ -20,11 +20,19 @@ import narwhals as nw
 import numpy as np
 
 from pufferslice._core.arrays import Floats
+from pufferslice._core.threads import logged
 from pufferslice.data.batches import Batches
-from pufferslice.data.engines import IN_MEMORY, Lazy, asked, collected, empty_table
+from pufferslice.data.engines import (
+    IN_MEMORY,
+    Lazy,
+    asked,
+    collected,
+    empty_table,
+    engine_of,
+)
 from pufferslice.data.frames import check_known
 from pufferslice.data.handed import HandedSums
-from pufferslice.errors import ScenarioError, TableError
+from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.queries.expressions import Expressions, Key
 from pufferslice.queries.layout import Layout
 from pufferslice.queries.tally import Exact, Groups, Tally, covariances, exact
@@ -49,14 +57,20 @@ def tally_of(
         return _asked(rows, layout, has_moments=has_moments)
     if isinstance(rows, HandedSums):
         return _handed(rows, layout, has_moments=has_moments)
+    if not hasattr(rows, "frames"):  # nor is it shown, because it may hold rows
+        raise ArgumentError(f"rows must be those of rows_of(table), got {type(rows).__name__}")
     return _read(rows, layout, has_moments=has_moments)
 
 
 def _asked(lazy: Lazy, layout: Layout, *, has_moments: bool) -> Tally:
     """Ask an engine for the sums, in one query, and for the covariances, in another."""
     rows = _Rows.of(lazy, layout)
-    groups = rows.sums(has_squares=has_moments)
-    covs = rows.covariances(groups) if has_moments else None
+    with logged(f"{len(layout.sums)} sums by {engine_of(lazy)}"):
+        groups = rows.sums(has_squares=has_moments)
+    covs = None
+    if has_moments:
+        with logged(f"{len(layout.products)} products by {engine_of(lazy)}"):
+            covs = rows.covariances(groups)
     return Tally.of(layout, groups, covs, partial(_asked, lazy, has_moments=False))
 
 

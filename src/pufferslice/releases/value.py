@@ -56,8 +56,10 @@ def fitting_value(scenario: Scenario, rows: Rows) -> Floats | list[Fraction]:
     sampled and Gaussian priors any value is possible: there none is refused.
     """
     query = scenario.query
-    if scenario.prior_kind == "rows" or not isinstance(rows, nw.DataFrame):
+    if scenario.prior_kind == "rows":
         return _row_value(scenario, rows)
+    if not isinstance(rows, nw.DataFrame):
+        raise ReleaseError(f"rows must be a table in memory here, got {type(rows).__name__}")
     if scenario.prior_kind in {"gaussian", "sampled"}:
         return _value_anyway(scenario, rows)
     _check_given(scenario, len(rows))

@@ -13,7 +13,7 @@ from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice._core.checks import check_above, check_between, check_one_of
 from pufferslice._core.sampler import DRAW_DELTA, INTEGER_DELTA, ROUNDING_DELTA
 from pufferslice._core.search import SAFETY
-from pufferslice._core.threads import Progress, silent
+from pufferslice._core.threads import Progress, logged, silent
 from pufferslice.errors import ArgumentError, CalibrationError, ClaimError, ScenarioError
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.scenario.distributions import (
@@ -415,7 +415,8 @@ def full_sensitivity(
     if scenario.dim == 1 and slices is not None:
         return full_of_slices(slices, scenario.query.range, scenario.query.scales)
     compared = _Compared(scenario, *distribution_pairs(scenario), progress)
-    return _FULL[type(compared.distributions[0])](compared, recipe, shape)
+    with logged(f"what {len(compared.pairs)} pairs of worlds differ by"):
+        return _FULL[type(compared.distributions[0])](compared, recipe, shape)
 
 
 def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) -> Full:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificate, release and audit files as types; their JSON Schemas are generated from here."""
 
+import ast
+import inspect
+import textwrap
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
@@ -308,4 +312,42 @@ def json_schemas() -> dict[str, dict[str, Any]]:
         "release": ReleaseFile,
         "audit": AuditFile,
     }
-    return {name: {"$schema": _DIALECT} | file.model_json_schema() for name, file in models.items()}
+    return {
+        name: {"$schema": _DIALECT} | _described(file, file.model_json_schema())
+        for name, file in models.items()
+    }
+
+
+def _described(file: type[BaseModel], schema: dict[str, Any]) -> dict[str, Any]:
+    """Add what is written under each field to a schema.
+
+    Pydantic would read the source of every class when it is made, which takes as long as the first
+    certificate.
+    """
+    parts = {part.__name__: part for part in _parts(Part)}
+    for name, table in {file.__name__: schema, **schema.get("$defs", {})}.items():
+        for base in reversed(parts[name].__mro__ if name in parts else ()):
+            for field, text in _texts(base).items():
+                alias = parts[name].model_fields[field].alias or field
+                table["properties"][alias]["description"] = text
+    return schema
+
+
+def _parts(part: type[Part]) -> list[type[Part]]:
+    return [part, *(each for inner in part.__subclasses__() for each in _parts(inner))]
+
+
+def _texts(part: type) -> dict[str, str]:
+    """Texts under the fields of a class, by field."""
+    if not issubclass(part, Part):
+        return {}
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    found = {}
+    for field, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ):
+                found[name] = inspect.cleandoc(words)
+    return found

@@ -122,7 +122,7 @@ class Part(BaseModel):
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
     def to_json(self) -> dict[str, Any]:

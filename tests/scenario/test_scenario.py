@@ -229,7 +229,7 @@ def test_repr_and_description_show_no_data(distribution):
     n_pairs = len(scenario.pairs)
     assert repr(scenario) == (
         f"Scenario(distribution={distribution!r}, n_secrets={len(scenario.secrets)}, "
-        f"n_pairs={n_pairs}, n_priors=1, dim={scenario.dim})"
+        f"n_pairs={n_pairs}, n_priors=1, dim={scenario.dim}, digest={scenario.digest[:12]!r})"
     )
     public = json.dumps(scenario.description())
     for number in ("n_rows", "outputs", "counts", "probabilities"):

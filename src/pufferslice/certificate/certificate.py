@@ -86,6 +86,11 @@ class Certificate(Shown):
         return digest(canonical_json(self.statement.to_json()))
 
     @property
+    def scenario_digest(self) -> str:
+        """SHA-256 of the public facts about the scenario of a release: its `Scenario.digest`."""
+        return digest(canonical_json(self.released.scenario.to_json()))
+
+    @property
     def workflow(self) -> str:
         """Kind of the certificate: `release` of a query, `training` for runs, or `budget`."""
         return self.statement.workflow

@@ -126,6 +126,7 @@ def calibrate(
     # What everyone should read comes first.
     lines = [str(judgement), *(str(column) for column in columns)]
     internal = "\n".join([*lines, "This table is internal: do not publish it."])
+    note += f"\nScenario {certificate.scenario_digest}: print(scenario.digest) in Python."
     answer(value, "\n\n".join([protected, internal, name, *rest, note]), json=json)
 
 
@@ -243,4 +244,5 @@ def _summary(certificate: "Certificate") -> dict[str, Any]:
         **{key: scenario[key] for key in ("distribution", "secrets", "rows_dropped", "clipped")},
         **{key: values[key] for key in _COPIED},
         "certificate": certificate.digest,
+        "scenario": certificate.scenario_digest,
     }

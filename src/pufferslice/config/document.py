@@ -221,6 +221,9 @@ def _value(text: str) -> object:
 def toml_of(document: Mapping[str, Any]) -> str:
     """Write a JSON object as TOML: values first, then a section per object; null is left out.
 
+    Keys keep their order, which in [query] is that of the coordinates: tables within a section are
+    written in one line, as no other key could follow them.
+
     >>> print(toml_of({"steps": 2, "sampling": {"kind": "poisson", "rate": 0.5}}), end="")
     steps = 2
     <BLANKLINE>
@@ -231,11 +234,14 @@ def toml_of(document: Mapping[str, Any]) -> str:
     lines = [
         f"{name} = {_toml_value(value)}"
         for name, value in document.items()
-        if not isinstance(value, Mapping) and value is not None
+        if not (isinstance(value, Mapping) or _are_tables(value)) and value is not None
     ]
     for name, section in document.items():
         if isinstance(section, Mapping):
             lines += _toml_section(name, section)
+        elif _are_tables(section):
+            for each in section:
+                lines += ["", f"[[{name}]]", *_toml_lines(each)]
     return "\n".join(lines) + "\n"
 
 
@@ -244,11 +250,15 @@ def _toml_section(name: str, section: Mapping[str, Any]) -> list[str]:
     if section and all(isinstance(value, Mapping) for value in section.values()):
         parts = [_toml_section(f"{name}.{_toml_key(k)}", v) for k, v in section.items()]
         return [line for part in parts for line in part]
-    return [
-        "",
-        f"[{name}]",
-        *(f"{k} = {_toml_value(v)}" for k, v in section.items() if v is not None),
-    ]
+    return ["", f"[{name}]", *_toml_lines(section)]
+
+
+def _toml_lines(section: Mapping[str, Any]) -> list[str]:
+    return [f"{_toml_key(k)} = {_toml_value(v)}" for k, v in section.items() if v is not None]
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list) and value != [] and isinstance(value[0], Mapping)
 
 
 def template(file: type[File]) -> str:

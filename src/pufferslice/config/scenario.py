@@ -6,6 +6,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, final, get_args
 
@@ -21,11 +22,12 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from pufferslice import data, queries
+from pufferslice import queries
 from pufferslice._core.arrays import Floats
+from pufferslice._core.calls import Call
 from pufferslice._core.checks import check_above, check_count
 from pufferslice._core.files import read_bytes
-from pufferslice._core.text import given, listed
+from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
 from pufferslice.claims import Claim, claim_of
 from pufferslice.claims.guarantee import RELEASE_CLAIMS, RELEASE_NOTIONS
@@ -47,18 +49,26 @@ from pufferslice.config.document import (
     key,
     overridden,
     parsed_toml,
+    toml_of,
 )
-from pufferslice.data.frames import Frame, without_missing
+from pufferslice.data.adult import SHIPPED
+from pufferslice.data.frames import without_missing
 from pufferslice.data.locations import beside
 from pufferslice.data.readers import FileTable, same_files
 from pufferslice.data.tables import frame_of_rows
 from pufferslice.errors import ArgumentError
 from pufferslice.noise.fit import SHAPES
 from pufferslice.queries import Ball, Box, Query, columns, summary
+from pufferslice.queries.conditions import condition_of, conditions_of
 from pufferslice.queries.query import RangeLike
-from pufferslice.queries.statistics import STATISTICS
+from pufferslice.queries.statistics import STATISTICS, quantile_levels
 from pufferslice.scenario.attribute import gaussian_process
-from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
+from pufferslice.scenario.distributions import (
+    WEIGHT_QUANTA,
+    GaussianDistribution,
+    GaussianMixture,
+)
+from pufferslice.scenario.made import Held, Named, Shipped
 from pufferslice.scenario.pairs import Pairs, chosen_pairs, ordered_pairs
 from pufferslice.scenario.prevalence import PRIOR_FORMS
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
@@ -81,13 +91,6 @@ ByName = Annotated[
     Numbers | dict[str, float], either("a list of numbers, or a number for each name")
 ]
 
-_DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
-    "adult": data.adult,
-    "adult_complete": data.adult_complete,
-    "adult_last_year": lambda: data.adult_years()[0],
-    "adult_this_year": lambda: data.adult_years()[1],
-}
-"""Tables that ship with the library, by name."""
 _WORLDS: Final = (
     "worlds",
     "gaussian",
@@ -105,7 +108,7 @@ class Data(Table):
 
     path: Text | None = key(None, example="people.csv")
     """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files."""
-    dataset: Annotated[str, Word(*_DATASETS)] | None = key(None, example="adult", used=True)
+    dataset: Annotated[str, Word(*SHIPPED)] | None = key(None, example="adult", used=True)
     """A table that ships with the library: `adult`, `adult-complete` (no missing values), or one
     half of it, `adult-last-year` and `adult-this-year`."""
     null_values: Texts = key((), example=["?"])
@@ -126,7 +129,7 @@ class Data(Table):
         """Find the table."""
         if (self.path is None) == (self.dataset is None):
             raise ArgumentError("[data]: needs either path or dataset")
-        return self.file(folder, self.path) if self.path else _DATASETS[self.dataset or ""]()
+        return self.file(folder, self.path) if self.path else SHIPPED[self.dataset or ""]()
 
     def has_file_of(self, path: str, folder: Path, others: Iterable[str] = ()) -> bool:
         """Return whether a path names a file of the table or of others; False if none is found."""
@@ -229,6 +232,14 @@ class ConditionTable(Table):
             raise ValueError(f"needs exactly one condition of {names}")
         return self
 
+    @staticmethod
+    def described(column: str, condition: queries.Condition) -> dict[str, Any]:
+        """The table of a condition."""
+        value: Any = condition.value
+        if condition.comparison in {"hour", "year"}:
+            value = int(value)
+        return {"column": column, condition.comparison: plain(value)}
+
     def condition(self) -> tuple[str, queries.Condition]:
         """Return the column and its condition."""
         (name,) = self.model_fields_set - {"column"}
@@ -262,6 +273,29 @@ class GroupTable(Table):
             raise ValueError(f"needs exactly one of {names}")
         return self
 
+    @classmethod
+    def described(cls, column: str, values: Iterable[Any]) -> dict[str, Any]:
+        """The table of groups, each a value or a condition, in the first form that gives them."""
+        wanted = [condition_of(value) for value in values]
+        labels: list[Any] = [test.value for test in wanted]
+        ends = [end for test in wanted if isinstance(test.value, tuple) for end in test.value]
+        forms: list[dict[str, Any]] = [{"values": labels}, {"edges": sorted(set(ends))}]
+        forms += [{"per": "hour"}, {"per": "weekday"}]
+        first, last = (
+            int(v) if test.comparison == "year" else v
+            for test, v in ((wanted[0], labels[0]), (wanted[-1], labels[-1]))
+        )
+        forms += [{name: [first, last]} for name in sorted(_PERIODS)]
+        for form in forms:
+            with contextlib.suppress(ArgumentError, ValueError):
+                found = cls.model_validate({"column": column, **form}).groups()
+                if [condition_of(value) for value in found] == wanted:
+                    return {"column": column, **plain(form)}
+        raise ArgumentError(
+            f"the groups of {quoted(column)} are conditions that TOML has no word for; use values, "
+            "intervals, hours, weekdays, or days, weeks, months, quarters or years in a row"
+        )
+
     def groups(self) -> list[Any]:
         """Return the groups as `group_by` takes them."""
         if self.edges is not None:
@@ -292,19 +326,19 @@ class QuantileTable(Table):
     ]
 
 
+_MODELS: Final = (
+    "logistic_regression",
+    "linear_svm",
+    "forest_importances",
+    "boosting_importances",
+    "linear_regression",
+)
+
+
 class ModelTable(Table):
     """A model that is fitted on the rows; its coefficients or importances are the query."""
 
-    kind: Annotated[
-        str,
-        Word(
-            "logistic_regression",
-            "linear_svm",
-            "forest_importances",
-            "boosting_importances",
-            "linear_regression",
-        ),
-    ]
+    kind: Annotated[str, Word(*_MODELS)]
     features: Texts
     target: Text | None = None
     targets: Texts | None = None
@@ -517,6 +551,18 @@ class QuerySection(Table):
         first._others = tuple(others)  # noqa: SLF001 - of this class
         return first
 
+    @classmethod
+    def described(cls, query: Query, distribution: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """The table of a query, or those of a joined one: what `query` builds it from."""
+        call = query.made
+        if call is not None and call.builder == "join":
+            ends = np.cumsum([0, *(part.dim for part in call.several)])
+            return [
+                _one_described(_slice_of(query, part, slice(*place)), distribution)
+                for part, place in zip(call.several, pairwise(ends), strict=True)
+            ]
+        return _one_described(query, distribution)
+
     def query(self, table: Data, folder: Path, worlds: Iterable[str] = ()) -> Query:
         """Build the query with its range, scales and policy on missing values.
 
@@ -588,6 +634,107 @@ class QuerySection(Table):
         return queries.group_by(by, allow_empty=self.allow_empty, **rules, **statistics)
 
 
+def plain(value: Any) -> Any:  # data of any kind
+    """The value as TOML has it: lists, tables, numbers and texts."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(each) for each in value]
+    return value
+
+
+def _slice_of(joined: Query, part: Query, place: slice) -> Query:
+    """A part of a joined query, with the range and the scales that it has there."""
+    box = joined.range
+    range_ = Box(box.low[place], box.high[place]) if isinstance(box, Box) else None
+    return attrs.evolve(part, range=range_, scales=joined.scales[place], missing=joined.missing)
+
+
+def _one_described(query: Query, distribution: str) -> dict[str, Any]:
+    call = query.made or Call(query.kind)
+    if query.made is None or call.builder not in _DESCRIBED:
+        raise ArgumentError(
+            f"the query {quoted(call.builder)} cannot be written as TOML, which has "
+            f"{listed(sorted(_DESCRIBED))}, and joins of them. Keep the scenario with pickle, or "
+            "build it in Python wherever it is needed"
+        )
+    section = {"distribution": distribution, **_DESCRIBED[call.builder](call.named)}
+    if isinstance(query.range, Box):
+        section["range"] = {"low": query.range.low.tolist(), "high": query.range.high.tolist()}
+    elif query.range is not None:
+        section["range"] = {
+            "center": query.range.center.tolist(),
+            "radius": float(query.range.radius),
+        }
+    if not np.all(query.scales == 1):
+        section["scales"] = query.scales.tolist()
+    return section
+
+
+def _conditions_described(name: str, conditions: Any) -> list[dict[str, Any]]:
+    return [ConditionTable.described(*each) for each in conditions_of(name, conditions)]
+
+
+def _statistics_described(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `summary`, `group_by` and `contingency_table`."""
+    section: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name in {"rate", "count", "flags"}:
+            section[name] = _conditions_described(name, value)
+        elif name == "quantile":
+            section[name] = [{"column": c, "level": level} for c, level in quantile_levels(value)]
+        elif name == "by":
+            section[name] = [GroupTable.described(column, each) for column, each in value.items()]
+        elif name in STATISTICS or name in _RULES or name == "allow_empty":
+            section[name] = plain(value)
+    return {name: value for name, value in section.items() if value not in (None, [], {}, False)}
+
+
+def _model_described(kind: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    def described(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        model = {"kind": kind} | {
+            name: plain(value)
+            for name, value in arguments.items()
+            if name not in _RULES and value is not None
+        }
+        positive = model.get("positive")
+        if isinstance(positive, queries.Condition):
+            if positive.comparison != "equals":
+                raise ArgumentError(
+                    "positive is a condition, which TOML has no key for; make a column of its "
+                    "answers, and name its value"
+                )
+            model["positive"] = positive.value
+        return {
+            "model": model,
+            **_statistics_described({k: arguments[k] for k in _RULES & set(arguments)}),
+        }
+
+    return described
+
+
+def _cells_described(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    cells = arguments.get("statistic", "count")
+    return {"cells": cells, **_statistics_described(arguments)}
+
+
+_Described = Callable[[Mapping[str, Any]], dict[str, Any]]
+_DESCRIBED: Final[Mapping[str, _Described]] = {
+    **{kind: _model_described(kind) for kind in _MODELS},
+    "summary": _statistics_described,
+    "group_by": _statistics_described,
+    "contingency_table": _cells_described,
+    "columns": lambda arguments: {
+        "columns": plain(arguments["names"]),
+        "flags": _conditions_described("flags", arguments.get("flags")),
+    },
+    "autocorrelation": lambda arguments: {"autocorrelation": plain(arguments)},
+}
+"""Keys of [query] from the arguments of the builder, by its name."""
+
+
 class DerivedSection(Table):
     """Statistics that `release` computes from released values, after noise, beside [query]'s."""
 
@@ -649,6 +796,15 @@ class Gaussian(Table):
             raise ValueError("needs mean and cov, or components, a list of { weight, mean, cov }")
         return self
 
+    @staticmethod
+    def described(world: GaussianDistribution | GaussianMixture) -> dict[str, Any]:
+        """The table of a distribution."""
+        if isinstance(world, GaussianDistribution):
+            return {"mean": world.mean.tolist(), "cov": world.cov.tolist()}
+        weights = world.counts / WEIGHT_QUANTA
+        parts = zip(weights, world.components, strict=True)
+        return {"components": [{"weight": float(w), **Gaussian.described(one)} for w, one in parts]}
+
     def distribution(self) -> GaussianDistribution | GaussianMixture:
         """Build the distribution that the query is declared to have."""
         if self.components is None:
@@ -658,6 +814,59 @@ class Gaussian(Table):
             for part in self.components
         ]
         return GaussianMixture.weighted(parts, [part.weight for part in self.components])
+
+
+_EARLIER: Final = frozenset({"moments_from", "history", "loads"})
+"""Keys that name tables beside that of [data]."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Files:
+    """The files of the tables that a scenario was made from."""
+
+    kept: Mapping[str, Any]
+    """What the scenario keeps of each table, by the name of the argument or of the world."""
+    named: Mapping[str, str]
+    """Files that the user named, for tables in memory."""
+
+    def __attrs_post_init__(self) -> None:
+        unknown = sorted(set(self.named) - set(self.kept))
+        if unknown:
+            raise ArgumentError(
+                f"files names {given(unknown[0])}, which the scenario was not made from; it has "
+                f"{listed(sorted(self.kept)) or 'no tables'}"
+            )
+
+    def path(self, name: str) -> str:
+        """The file of a table, or the name of a shipped one."""
+        kept = self.kept.get(name)
+        if name in self.named:
+            return self.named[name]
+        if isinstance(kept, Named):
+            return kept.path
+        if isinstance(kept, Shipped) and name in {"table", "moments_from"}:
+            return kept.dataset.replace("_", "-")
+        what = "left out" if kept is None else "in memory"
+        what = f"a {kept.kind} {what}" if isinstance(kept, Held) else what
+        raise ArgumentError(
+            f"{name} is {what}, and TOML names files; say which file has its rows, as "
+            f"to_toml(files={{{name!r}: 'people.csv'}})"
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The keys of [data] that name the table."""
+        path = self.path("table")
+        if path.replace("-", "_") in SHIPPED:
+            return {"dataset": path}
+        nulls = {each.null_values for each in self.kept.values() if isinstance(each, Named)}
+        if len(nulls) > 1:
+            raise ArgumentError(
+                "null_values differ between the tables, and TOML has one list for all; read them "
+                "with the same ones"
+            )
+        null_values = [text for each in nulls for text in each]
+        return {"path": path} | ({"null_values": null_values} if null_values else {})
 
 
 @final
@@ -677,8 +886,8 @@ class TemplateInputs:
         if path is None:
             return None
         name = path.replace("-", "_")
-        if name in _DATASETS:
-            return _DATASETS[name]()
+        if name in SHIPPED:
+            return SHIPPED[name]()
         if self.data.has_file_of(path, self.folder):
             raise ArgumentError(
                 f"[{section}] moments_from: is the released table; leave it out, or name an "
@@ -694,6 +903,14 @@ class WorldsTemplate(Table):
     """Whether the worlds are made from the table of [data]."""
     pieces: ClassVar[str] = "worlds"
     """Name of the items that progress counts."""
+
+    @classmethod
+    def described(cls, arguments: Mapping[str, Any], files: "Files") -> dict[str, Any]:
+        """The section from the arguments of the template: what `scenario` passes on."""
+        section = {name: plain(arguments[name]) for name in cls.model_fields if name in arguments}
+        for name in _EARLIER & set(section):
+            section[name] = files.path(name)
+        return section
 
     def numbers(self) -> Sequence[float]:
         """Return the secrets as numbers, in their order; empty if they are not numbers."""
@@ -738,6 +955,18 @@ class PrevalenceSection(WorldsTemplate):
     """How many tables of each world `draws` draws; default 500."""
     seed: int | None = key(None, example=7)
     """The public seed of `draws`."""
+
+    @classmethod
+    def described(cls, arguments: Mapping[str, Any], files: "Files") -> dict[str, Any]:
+        """The section from the arguments of `Scenario.from_prevalence`."""
+        rest = {name: value for name, value in arguments.items() if name != "values"}
+        column, several = arguments["column"], arguments.get("values")
+        if several is not None:
+            hidden = {"values": GroupTable.described(column, several)}
+        else:
+            condition = condition_of(arguments["value"])
+            hidden = {"property": ConditionTable.described(column, condition)}
+        return hidden | super().described(rest, files)
 
     def numbers(self) -> Sequence[float]:
         """Return the shares of drawn worlds."""
@@ -838,6 +1067,14 @@ class AttributeSection(WorldsTemplate):
         """What one release is."""
         return "worlds" if self.history is None else "records"
 
+    @classmethod
+    def described(cls, arguments: Mapping[str, Any], files: "Files") -> dict[str, Any]:
+        """The section from the arguments of `Scenario.from_attribute`."""
+        section = super().described(arguments, files)
+        if "values" in section:
+            section.pop("within", None)  # the pairs of a model are listed
+        return section
+
     def numbers(self) -> Sequence[float]:
         """Return the values as numbers."""
         return self.values or ()
@@ -846,7 +1083,7 @@ class AttributeSection(WorldsTemplate):
         """Build the scenario by `Scenario.from_attribute`."""
         options = self.given(("name", "values", "mean", "cov", "bins", "within"))
         if self.history is not None:
-            options["history"] = inputs.data.read(inputs.folder, self.history)
+            options["history"] = inputs.data.file(inputs.folder, self.history)
         if self.process is not None:
             options["mean"], options["cov"] = self.process.moments()
         return Scenario.from_attribute(query=query, source=inputs.source, **options)
@@ -930,6 +1167,14 @@ class OccupancySection(WorldsTemplate):
     seed: int | None = key(None, example=7)
     """Of `n_draws`: the public seed."""
 
+    @classmethod
+    def described(cls, arguments: Mapping[str, Any], files: "Files") -> dict[str, Any]:
+        """The section from the arguments of `Scenario.from_occupancy`."""
+        section = super().described(arguments, files)
+        for column, values in section.pop("periods", {}).items():
+            section["periods"] = {"column": column, "values": values}
+        return section
+
     def _protected(self, length: int) -> Sequence[int | tuple[int, int]]:
         """List the protected times."""
         if isinstance(self.positions, RegularTimes):
@@ -995,6 +1240,13 @@ class SupplierSection(WorldsTemplate):
     """The largest number of their rows, which is public."""
     moments_from: Text | None = key(None, example="last-year.csv")
     """As in [prevalence]."""
+
+    @classmethod
+    def described(cls, arguments: Mapping[str, Any], files: "Files") -> dict[str, Any]:
+        """The section from the arguments of `Scenario.from_supplier`."""
+        condition = condition_of(arguments["value"])
+        hidden = {"property": ConditionTable.described(arguments["column"], condition)}
+        return hidden | super().described(arguments, files)
 
     def scenario(self, query: Query, inputs: TemplateInputs) -> Scenario:
         """Build the scenario by `Scenario.from_supplier`."""
@@ -1285,6 +1537,97 @@ class Request:
         return complete[places]
 
 
+def toml_of_scenario(scenario: Scenario, named: Mapping[str, str]) -> str:
+    """Write a scenario as TOML; `named` are files of tables in memory."""
+    call = scenario.made
+    if call is None or call.builder == "from_moments":
+        raise ArgumentError(
+            "only a scenario of one template and one prior is TOML: this one was put together by "
+            "hand, from several tables' priors or from moments that were handed over. Keep it with "
+            "pickle, or build it in Python wherever it is needed"
+        )
+    arguments, query = call.named, call.named["query"]
+    worlds = arguments.get("worlds", {})
+    tables = {name: arguments[name] for name in ("table", *_EARLIER) if name in arguments}
+    declared = {k: each for k, each in worlds.items() if isinstance(each, _GAUSSIANS)}
+    tables |= {name: each for name, each in worlds.items() if name not in declared}
+    template = _TEMPLATES.get(call.builder)
+    if template is not None and template.reads_table:
+        tables = {"table": None} | tables
+    files = Files(kept=tables, named=named)
+    if "probabilities" in arguments or (declared and len(declared) < len(worlds)):
+        raise ArgumentError(
+            "probabilities, and worlds of which some are tables and others declared, have no key "
+            "in TOML; leave probabilities out, and make all worlds alike"
+        )
+    data = files.data() if "table" in tables else {}
+    document: dict[str, Any] = {
+        "data": data | {"missing": query.missing},
+        "secret": _secret_described(scenario, arguments),
+        "query": QuerySection.described(query, scenario.distribution),
+        "bootstrap": plain(attrs.asdict(arguments["bootstrap"]))
+        if "bootstrap" in arguments
+        else {},
+        "gaussian": {name: Gaussian.described(each) for name, each in declared.items()},
+        "worlds": {name: files.path(name) for name in worlds if name not in declared},
+        "prior": {
+            key: value.replace("_", "-")
+            for key, value in (
+                ("source", arguments.get("source")),
+                ("kind", "sampled" if scenario.prior_kind == "sampled" else None),
+            )
+            if value is not None
+        },
+    }
+    if template is not None:
+        document[call.builder.removeprefix("from_")] = template.described(arguments, files)
+    return toml_of({name: section for name, section in document.items() if section})
+
+
+def _secret_described(scenario: Scenario, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of [secret]."""
+    section: dict[str, Any] = {}
+    match arguments.get("secret"):
+        case str(column):
+            section = {"column": column}
+        case Bins() as bins:
+            section = {"bins": plain(attrs.asdict(bins, filter=lambda _, value: value is not None))}
+        case None:
+            section = (
+                {"name": arguments["name"]} if "worlds" in arguments and "name" in arguments else {}
+            )
+        case names:
+            section = {"columns": plain(names)}
+    is_default = scenario.pairs == chosen_pairs("all", scenario.secrets)
+    is_template = "worlds" not in arguments and "secret" not in arguments
+    by_model = "mean" in arguments and "within" in arguments
+    if is_template and not by_model:
+        is_default = scenario.pairs == scenario.made_pairs
+    return section if is_default else section | {"pairs": [list(pair) for pair in scenario.pairs]}
+
+
+def _fields_of(value: Bins | Bootstrap | None) -> dict[str, Any]:
+    """The fields that are set."""
+    fields = {} if value is None else attrs.asdict(value)
+    return {name: plain(each) for name, each in fields.items() if each is not None}
+
+
+_GAUSSIANS: Final = (GaussianDistribution, GaussianMixture)
+_TEMPLATES: Final[Mapping[str, type[WorldsTemplate]]] = {
+    "from_prevalence": PrevalenceSection,
+    "from_volume": VolumeSection,
+    "from_supplier": SupplierSection,
+    "from_attribute": AttributeSection,
+    "from_occupancy": OccupancySection,
+}
+"""Section of each template."""
+
+
+def scenario_at(path: str | os.PathLike[str]) -> Scenario:
+    """Read the scenario of a scenario.toml, without its claim."""
+    return built_scenario(ScenarioFile.of(document_at(path)), Path(path).parent)[0]
+
+
 Bar = Callable[[str], contextlib.AbstractContextManager[Progress]]
 """Function that follows work on pieces with this name."""
 
@@ -1370,14 +1713,14 @@ def built_scenario(
         )
     else:
         table = file.data.table(folder)
-        scenario = _from_table(file, query, frame_of_rows(table))
+        scenario = _from_table(file, query, table)
     scenario = file.secret.protected(scenario, numbers)
     if file.prior.kind == "sampled":
         scenario = scenario.with_sampled_priors()
     return scenario, table
 
 
-def _from_table(file: ScenarioFile, query: Query, table: Frame) -> Scenario:
+def _from_table(file: ScenarioFile, query: Query, table: FileTable | pa.Table) -> Scenario:
     options: dict[str, Any] = {
         "secret": file.secret.secret(),
         "query": query,
@@ -1432,5 +1775,5 @@ def _worlds_section(file: ScenarioFile) -> object:
 
 def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
     if file.worlds:
-        return {name: file.data.read(folder, path) for name, path in file.worlds.items()}
+        return {name: file.data.file(folder, path) for name, path in file.worlds.items()}
     return {name: world.distribution() for name, world in file.gaussian.items()}

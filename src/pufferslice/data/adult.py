@@ -6,7 +6,10 @@ Source, licence (CC BY 4.0) and citation are in ADULT.md beside the file.
 
 import hashlib
 import os
+from collections.abc import Callable, Mapping
 from importlib import resources
+from typing import Final
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +22,9 @@ from pufferslice.errors import StorageError
 ADULT_SHA256 = "fe24177a5b0df1874e6afc5748b7d9e547ca25880a84c4310f39b7ccf1b0da37"
 """SHA-256 of the shipped file."""
 
+_HANDED_OUT: Final[dict[int, tuple[ref[pa.Table], str]]] = {}
+"""Shipped tables that somebody has, and their names, by identity."""
+
 
 def adult() -> pa.Table:
     """The Adult census table: 32,561 rows, 15 columns, `?` as null.
@@ -27,7 +33,7 @@ def adult() -> pa.Table:
     (32561, 15)
     """
     with resources.as_file(resources.files("pufferslice.data") / "adult.csv.gz") as path:
-        return read_adult(path)
+        return _handed_out(read_adult(path), "adult")
 
 
 def adult_years() -> tuple[pa.Table, pa.Table]:
@@ -38,7 +44,10 @@ def adult_years() -> tuple[pa.Table, pa.Table]:
     """
     table = adult()
     places = np.arange(table.num_rows)
-    return table.take(places[::2]), table.take(places[1::2])
+    return (
+        _handed_out(table.take(places[::2]), "adult_last_year"),
+        _handed_out(table.take(places[1::2]), "adult_this_year"),
+    )
 
 
 def adult_complete() -> pa.Table:
@@ -49,7 +58,33 @@ def adult_complete() -> pa.Table:
     """
     table = adult()
     rows = missing_rows(frame_of(table), table.column_names)
-    return table.filter(pa.array(~rows))
+    return _handed_out(table.filter(pa.array(~rows)), "adult_complete")
+
+
+SHIPPED: Final[Mapping[str, Callable[[], pa.Table]]] = {
+    "adult": adult,
+    "adult_complete": adult_complete,
+    "adult_last_year": lambda: adult_years()[0],
+    "adult_this_year": lambda: adult_years()[1],
+}
+"""Tables that ship with the library, by name."""
+
+
+def shipped_name(table: object) -> str | None:
+    """Name of a shipped table, if this is one as it was handed out.
+
+    >>> shipped_name(adult()), shipped_name(adult().slice(0, 2))
+    ('adult', None)
+    """
+    known, name = _HANDED_OUT.get(id(table), (None, None))
+    return name if known is not None and known() is table else None
+
+
+def _handed_out(table: pa.Table, name: str) -> pa.Table:
+    for key in [key for key, (known, _) in _HANDED_OUT.items() if known() is None]:
+        del _HANDED_OUT[key]
+    _HANDED_OUT[id(table)] = ref(table), name
+    return table
 
 
 def read_adult(path: str | os.PathLike[str]) -> pa.Table:

@@ -70,6 +70,8 @@ class FileTable:
     files: tuple[Location, ...]
     null_values: tuple[str, ...] = ()
     """Texts that stand for a missing value."""
+    named: str = attrs.field(default="", eq=False, repr=False)
+    """The path, as it was given."""
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> "FileTable":
@@ -77,7 +79,8 @@ class FileTable:
         if isinstance(null_values, str):
             text = given(null_values)
             raise ArgumentError(f"null_values must be a list of texts, got {text}; write [{text}]")
-        return cls(tuple(locations_of(path, suffix_of)), tuple(null_values))
+        files = tuple(locations_of(path, suffix_of))
+        return cls(files, tuple(null_values), os.fspath(path))
 
     @property
     def suffix(self) -> str:

@@ -13,12 +13,13 @@ from pufferslice._core.checks import is_a
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, values_of, without_missing
 from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
-from pufferslice.queries.query import Evaluate, Level, Query, Rows, column_names
+from pufferslice.queries.query import Evaluate, Level, Query, Rows, column_names, recorded
 
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
 """Result of a function: one number per coordinate; a single one may be bare."""
 
 
+@recorded
 def row_function(
     function: Callable[[Mapping[str, Any]], Numbers],
     *,
@@ -57,6 +58,7 @@ def row_function(
     return _query("row", names, columns, description, bind)
 
 
+@recorded
 def table_function(
     function: Callable[[Any], Numbers],
     *,

@@ -15,10 +15,11 @@ from pufferslice.data.frames import Frame
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.derived import Derived
 from pufferslice.queries.features import Feature, RowFeatures
-from pufferslice.queries.query import Evaluate, Query, RowMeans, Rows
+from pufferslice.queries.query import Evaluate, Query, RowMeans, Rows, recorded
 from pufferslice.queries.ranges import Ball, Box
 
 
+@recorded
 def join(*queries: Query) -> Query:
     """One query with the coordinates of all of them, in their order.
 

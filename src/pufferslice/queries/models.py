@@ -21,7 +21,7 @@ from pufferslice._core.text import given, quoted
 from pufferslice.data.frames import Frame, floats_of
 from pufferslice.errors import ArgumentError, MissingExtraError, ScenarioError
 from pufferslice.queries.conditions import Condition, ConditionLike, condition_of
-from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names
+from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names, recorded
 
 FeatureScales: TypeAlias = Sequence[float] | Mapping[str, float] | None
 """Public divisors of the features, in their order or by name; those not named are 1."""
@@ -33,6 +33,7 @@ _MAX_ITERATIONS = 10_000
 _LARGEST_SEED = 2**32 - 1
 
 
+@recorded
 def logistic_regression(
     *,
     features: Sequence[str],
@@ -65,6 +66,7 @@ def logistic_regression(
     )
 
 
+@recorded
 def linear_svm(
     *,
     features: Sequence[str],
@@ -85,6 +87,7 @@ def linear_svm(
     return task.linear_query("linear_svm", regularisation, model)
 
 
+@recorded
 def forest_importances(
     *, features: Sequence[str], target: str, positive: ConditionLike, n_trees: int, seed: int
 ) -> Query:
@@ -98,6 +101,7 @@ def forest_importances(
     return task.importances("forest_importances", model, n_trees, seed, {})
 
 
+@recorded
 def boosting_importances(
     *,
     features: Sequence[str],

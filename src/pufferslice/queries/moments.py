@@ -28,7 +28,7 @@ from pufferslice.queries.features import (
     missing_of,
 )
 from pufferslice.queries.partition import partitions
-from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names
+from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names, recorded
 from pufferslice.queries.sources import Clip, Ends, Missing, Source
 
 KIND: Final = "second_moments"
@@ -190,6 +190,7 @@ class Design:
         return np.asarray(features.numbers(frame)[:, 0] + self.centers[-1])
 
 
+@recorded
 def second_moments(
     *,
     target: Target,

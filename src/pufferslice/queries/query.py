@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries: a public description of a function of rows, and the function."""
 
+import copyreg
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Literal, TypeAlias, final
+from functools import partial, wraps
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.calls import Call, call_of
 from pufferslice._core.checks import check_finite, check_one_of, check_unique, is_a
-from pufferslice._core.files import canonical_json
+from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice.data.frames import (
     MISSING_POLICIES,
@@ -208,6 +210,8 @@ class Query:
     missing: str = "refuse"
     """Policy for rows that lack a value: `refuse`, or `drop-rows` (counted, and stated); `middle`,
     of sums over rows: they count as a public value. `bound` and `outputs` refuse them."""
+    made: Call | None = attrs.field(default=None, eq=False)
+    """How a builder made the query; None for one that was made by hand."""
 
     def __attrs_post_init__(self) -> None:
         if not self.names:
@@ -230,6 +234,17 @@ class Query:
 
     def __repr__(self) -> str:
         return f"Query(kind={self.kind!r}, dim={self.dim}, names={self.names!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the call of the builder, and public numbers; a function in it by its name."""
+        if self.made is None:
+            return copyreg.__newobj__, (Query,), self.__getstate__()  # type: ignore[attr-defined]
+        public = {"range": self.range, "scales": self.scales, "missing": self.missing}
+        return _built_again, (self.made, public, digest(canonical_json(self.description())))
+
+    def __deepcopy__(self, _memo: object) -> "Query":
+        """Return the query itself, which does not change."""
+        return self
 
     @property
     def dim(self) -> int:
@@ -325,6 +340,7 @@ class Query:
             ),
             row_means=partial(_means_of_sums, features),
             missing="middle" if self.missing == "refuse" else self.missing,
+            made=Call(_AS_SUMS, (self,)),
         )
 
     def to_sql(
@@ -416,6 +432,10 @@ class Query:
                 "scale; use another table, or with_scales(...)"
             )
         return self.with_scales([float(f"{unit:.0e}") for unit in spreads])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Public facts about the query, as JSON values: its `description`."""
+        return self.description()
 
     def description(self) -> dict[str, Any]:
         """Public facts about the query, as JSON values."""
@@ -568,6 +588,42 @@ class Query:
                 f"{bad.size} values are NaN or infinite, in {named}"
             )
         return values
+
+
+_Arguments = ParamSpec("_Arguments")
+_AS_SUMS: Final = "as_sums"
+_BUILDERS: Final[dict[str, Callable[..., Query]]] = {_AS_SUMS: Query.as_sums}
+"""Functions that build queries, by name."""
+
+
+def recorded(build: Callable[_Arguments, Query]) -> Callable[_Arguments, Query]:
+    """Make a builder keep its call in the query, so that the query is data.
+
+    An earlier table that proposes clip ranges is not kept, but the ranges.
+    """
+
+    @wraps(build)
+    def builder(*several: _Arguments.args, **named: _Arguments.kwargs) -> Query:
+        query = build(*several, **named)
+        ranges = {} if named.get("clip_from") is None else {"clip": query.parameters["clip"]}
+        given_ = {name: value for name, value in named.items() if name != "clip_from"}
+        return attrs.evolve(
+            query, made=call_of(build, several, given_ | ranges, lambda _, value: value)
+        )
+
+    _BUILDERS[build.__name__] = builder
+    return builder
+
+
+def _built_again(call: Call, public: Mapping[str, Any], known: str) -> Query:
+    """Build a query that was pickled; another one than that is refused."""
+    query = attrs.evolve(_BUILDERS[call.builder](*call.several, **call.named), **public)
+    if digest(canonical_json(query.description())) != known:
+        raise ScenarioError(
+            f"the pickled query {call.builder} is another one by this version of pufferslice; "
+            "build it again"
+        )
+    return query
 
 
 def _coordinate_of(feature: Feature) -> Coordinate:

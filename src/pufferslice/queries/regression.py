@@ -20,10 +20,19 @@ from pufferslice.queries.features import (
     missing_of,
     named_feature,
 )
-from pufferslice.queries.query import Coordinate, Evaluate, Query, RowMeans, Rows, column_names
+from pufferslice.queries.query import (
+    Coordinate,
+    Evaluate,
+    Query,
+    RowMeans,
+    Rows,
+    column_names,
+    recorded,
+)
 from pufferslice.queries.sources import Clip, Missing, Source
 
 
+@recorded
 def linear_regression(
     *,
     features: Sequence[str],

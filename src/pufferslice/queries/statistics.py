@@ -44,10 +44,12 @@ from pufferslice.queries.query import (
     Rows,
     ScalesLike,
     column_names,
+    recorded,
 )
 from pufferslice.queries.sources import Cell, Clip, Ends, Missing, Source
 
 
+@recorded
 def columns(
     names: Sequence[str],
     flags: Conditions | None = None,
@@ -143,6 +145,7 @@ class Statistics(TypedDict, total=False):
 STATISTICS: Final = tuple(Statistics.__annotations__)
 
 
+@recorded
 def summary(
     *,
     clip: Clip | None = None,
@@ -185,6 +188,7 @@ def summary(
     return _with_public(_query("summary", chosen, parameters, rules), range, scales)
 
 
+@recorded
 def group_by(
     by: By,
     *,
@@ -224,6 +228,7 @@ def group_by(
     return _with_public(_query("group_by", parts, parameters, rules, levels), range, scales)
 
 
+@recorded
 def contingency_table(
     by: By,
     *,
@@ -251,6 +256,7 @@ def contingency_table(
     return _with_public(query, range, scales)
 
 
+@recorded
 def histogram(
     column: str,
     edges: Sequence[float],
@@ -276,6 +282,7 @@ def histogram(
     return _with_public(_contingency("histogram", cells, statistic, missing), range, scales)
 
 
+@recorded
 def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
     r"""Correlation of the numbers of a column with those some rows earlier, in order of time.
 

@@ -17,6 +17,7 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.keys import key_of
+from pufferslice.scenario.made import recorded
 from pufferslice.scenario.pairs import Pairs, chosen_pairs, ordered_pairs
 from pufferslice.scenario.priors import Source
 from pufferslice.scenario.secrets import Bins, EdgeSecret
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pufferslice.scenario.scenario import Scenario
 
 
+@recorded
 def from_attribute(
     cls: type["Scenario"],
     *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pufferslice.data.handed import HandedSums
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import Query
+from pufferslice.scenario.made import recorded
 from pufferslice.scenario.prevalence import from_prevalence
 from pufferslice.scenario.priors import Source
 from pufferslice.scenario.rows import Design
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pufferslice.scenario.scenario import Scenario
 
 
+@recorded
 def from_moments(
     cls: type["Scenario"],
     moments: Mapping[str, object],

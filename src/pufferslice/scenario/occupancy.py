@@ -26,6 +26,7 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query, equals
 from pufferslice.queries.features import RowFeatures, feature_bits
 from pufferslice.scenario.chains import MOST_SLOTS, Chain, DifferingSlots, differing_slots
+from pufferslice.scenario.made import recorded
 from pufferslice.scenario.markov import counts_of_states, drawn_path, time_span
 from pufferslice.scenario.pairs import SecretPair
 from pufferslice.scenario.priors import Prior, Source
@@ -54,6 +55,7 @@ _FEW_DRAWS: Final = 2_000
 _ROUNDING: Final = 1e-9
 
 
+@recorded
 def from_occupancy(
     cls: type["Scenario"],
     chain: Chains,

@@ -19,6 +19,7 @@ from pufferslice.queries.conditions import Condition, conditions_of
 from pufferslice.queries.variation import check_varied
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.keys import share_keys
+from pufferslice.scenario.made import recorded
 from pufferslice.scenario.pairs import Pairs, ordered_pairs
 from pufferslice.scenario.priors import DECLARED, Source, check_level
 from pufferslice.scenario.rows import (
@@ -51,6 +52,7 @@ OTHER: Final = "other values"
 """Name of the rows that have none of the values of a secret."""
 
 
+@recorded
 def from_prevalence(
     cls: type["Scenario"],
     table: object,

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_at_least, check_count, check_fits, check_one_of
 from pufferslice._core.text import quoted
-from pufferslice.data.frames import Frame, frame_of, without_missing
+from pufferslice.data.frames import Frame, without_missing
+from pufferslice.data.tables import frame_of_rows
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.ranges import central_ends, ends_of, joined_ends, no_ends
@@ -269,7 +270,7 @@ def complete_world(query: Query, world: World) -> CompleteWorld:
         if not world:
             raise ScenarioError("a world that is a list of tables needs at least one table")
     columns = list(query.columns)
-    parts = [without_missing(frame_of(table), columns, query.missing) for table in tables]
+    parts = [without_missing(frame_of_rows(table), columns, query.missing) for table in tables]
     return TableWorld(
         tables=[frame for frame, _ in parts],
         n_dropped=sum(n for _, n in parts),

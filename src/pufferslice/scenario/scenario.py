@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scenario: secrets, the pairs to protect, priors, and the query of one release."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
@@ -10,10 +11,12 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
+from pufferslice._core.calls import Call
 from pufferslice._core.checks import check_one_of, check_unique, is_a
-from pufferslice._core.files import digest
+from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, quoted
-from pufferslice.data.frames import Frame, frame_of, without_missing
+from pufferslice.data.frames import Frame, without_missing
+from pufferslice.data.tables import frame_of_rows
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.ranges import joined_ends
@@ -31,6 +34,7 @@ from pufferslice.scenario.distributions import (
     equal_distributions,
 )
 from pufferslice.scenario.keys import declared_keys
+from pufferslice.scenario.made import recorded
 from pufferslice.scenario.moments import from_moments
 from pufferslice.scenario.occupancy import from_occupancy
 from pufferslice.scenario.pairs import Pairs, SecretPair, chosen_pairs
@@ -89,6 +93,11 @@ class Scenario:
     more_keys: Sequence[str] = ()
     """Keys of the secret beside those of its names: other words for it, also by the rows;
     confidential."""
+    made: Call | None = None
+    """The call that made the scenario, without rows; None for one of several tables' priors, or
+    made by hand."""
+    made_pairs: tuple[SecretPair, ...] = ()
+    """Pairs that this call protects."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, distribution=self.distribution)
@@ -109,6 +118,7 @@ class Scenario:
                 )
 
     @classmethod
+    @recorded
     def from_groups(
         cls,
         table: object,
@@ -126,6 +136,7 @@ class Scenario:
         return _from_tables(table, "groups", secret, query, pairs, source, origin)
 
     @classmethod
+    @recorded
     def from_bootstrap(
         cls,
         table: object,
@@ -144,6 +155,7 @@ class Scenario:
         return _from_tables(table, "bootstrap", secret, query, pairs, source, origin, bootstrap)
 
     @classmethod
+    @recorded
     def from_records(
         cls,
         table: object,
@@ -158,6 +170,7 @@ class Scenario:
         return _from_tables(table, "records", secret, query, pairs, source, origin)
 
     @classmethod
+    @recorded
     def from_worlds(
         cls,
         worlds: Mapping[str, World],
@@ -317,6 +330,7 @@ class Scenario:
             priors=(*self.priors, *added),
             n_dropped=self.n_dropped + other.n_dropped,
             more_keys=[*self.more_keys, *other.more_keys],
+            made=None,
         )
 
     def with_sampled_priors(self) -> "Scenario":
@@ -437,6 +451,75 @@ class Scenario:
             "clipped": self.clipped(),
         }
 
+    def to_dict(self) -> dict[str, Any]:
+        """Public facts about the scenario, as JSON values: its `description`."""
+        return self.description()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the public facts, by which people see that two scenarios are the same.
+
+        `pufferslice calibrate` prints it as well, and a certificate has it as `scenario_digest`.
+        Digests of certificates differ always: every one has its own salt.
+        """
+        return digest(canonical_json(self.description()))
+
+    def to_toml(self, *, files: Mapping[str, str] | None = None) -> str:
+        """Write the scenario as the text of a scenario.toml, without a claim.
+
+        Tables that are in memory need a file each: `files` names it by the argument that they were
+        given as, or by the world, as `{"table": "people.csv", "moments_from": "last-year.csv"}`.
+        What TOML cannot hold, as a Python function, is refused by its name.
+
+        >>> from pufferslice.queries import summary
+        >>> scenario = Scenario.from_worlds(
+        ...     {"low": GaussianDistribution(mean=[1.0], cov=[[1.0]]),
+        ...      "high": GaussianDistribution(mean=[2.0], cov=[[1.0]])},
+        ...     query=summary(mean=["age"]),
+        ... )
+        >>> print(scenario.to_toml().partition("[gaussian")[0].rstrip())
+        [data]
+        missing = "refuse"
+        <BLANKLINE>
+        [query]
+        distribution = "worlds"
+        mean = ["age"]
+        """
+        from pufferslice.config.scenario import toml_of_scenario  # noqa: PLC0415 - it is above
+
+        return toml_of_scenario(self, {} if files is None else files)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> "Scenario":
+        """Read the scenario of a scenario.toml; its claim, if it has one, is left alone.
+
+        Paths in the file are relative to its folder.
+        """
+        from pufferslice.config.scenario import scenario_at  # noqa: PLC0415 - it is above
+
+        return scenario_at(path)
+
+    def _compared(self) -> Iterator[bytes]:
+        """Bytes by which scenarios are compared: public facts, and all that noise is fitted to."""
+        yield canonical_json(self.description())
+        yield repr(self.ledger_keys()).encode()
+        for prior in self.priors:
+            for kept in (prior.distributions, prior.current):
+                for secret, distribution in sorted(kept.items()):
+                    yield secret.encode()
+                    yield from distribution.digest_parts()
+                    if isinstance(distribution, RowDistribution):
+                        yield from (distribution.row_mean.tobytes(), distribution.row_cov.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two scenarios have the same public facts and the same distributions."""
+        if not isinstance(other, Scenario):
+            return NotImplemented
+        return list(self._compared()) == list(other._compared())
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     def ledger_keys(self) -> tuple[str, ...]:
         """Keys of the secret; scenarios that share one are about the same secret.
 
@@ -462,7 +545,8 @@ class Scenario:
     def __repr__(self) -> str:
         return (
             f"Scenario(distribution={self.distribution!r}, n_secrets={len(self.secrets)}, "
-            f"n_pairs={len(self.pairs)}, n_priors={len(self.priors)}, dim={self.dim})"
+            f"n_pairs={len(self.pairs)}, n_priors={len(self.priors)}, dim={self.dim}, "
+            f"digest={self.digest[:12]!r})"
         )
 
 
@@ -493,7 +577,7 @@ def _from_tables(
     frames: dict[str, Frame] = {}
     n_dropped = 0
     for name, one_table in tables.items():
-        frames[name], n = without_missing(frame_of(one_table), columns, query.missing)
+        frames[name], n = without_missing(frame_of_rows(one_table), columns, query.missing)
         n_dropped += n
     rule = secret_rule(secret, list(frames.values()))
     check_varied(query, list(frames.values()))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
 from pufferslice.scenario.keys import share_keys
+from pufferslice.scenario.made import recorded
 from pufferslice.scenario.priors import Source
 from pufferslice.scenario.rows import (
     Groups,
@@ -24,6 +25,7 @@ SMALLER: Final = "the smaller size"
 LARGER: Final = "the larger size"
 
 
+@recorded
 def from_volume(
     cls: type["Scenario"],
     table: object,
@@ -55,6 +57,7 @@ def from_volume(
     )
 
 
+@recorded
 def from_supplier(
     cls: type["Scenario"],
     table: object,

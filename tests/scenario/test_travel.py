@@ -13,6 +13,7 @@ import pytest
 
 import pufferslice as ps
 from pufferslice import Scenario, queries
+from pufferslice.data.readers import FileTable
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import above, between, equals, summary
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
@@ -311,6 +312,9 @@ def test_python_and_the_command_line_have_one_digest(folder):
 MODEL = {"features": ["age"], "target": "pay", "positive": above(30)}
 REFUSED = {
     "people.csv": lambda: share().to_toml(),
+    "null_values differ": lambda: share(
+        table=FileTable.of("people.parquet", ["?"]), moments_from="earlier.parquet"
+    ).to_toml(),
     "files names 'people'": lambda: share().to_toml(files={"people": "x.csv"}),
     "table is left out": lambda: share(
         table=None, moments_from="people.parquet", n_rows=9

@@ -47,8 +47,6 @@ COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
 """Comparison of numbers, an array or an expression of them, with a limit, by its name."""
 _CALENDAR: Final = get_args(CalendarPart)
 _MOST_PERIODS: Final = 1_000
-_LARGEST_WHOLE: Final = 2.0**53
-"""Doubles of this size stand for several whole numbers."""
 _PERIOD: Final = {
     "week": (re.compile(r"(\d{4})-W(\d\d)"), 53),
     "month": (re.compile(r"(\d{4})-(\d\d)"), 12),
@@ -394,7 +392,8 @@ def check_comparable_type(dtype: nw.dtypes.DType, column: str, labels: Sequence[
                     f"column {column!r} holds numbers, which never equal {quoted(label)}; give a "
                     "number"
                 ) from None
-            if dtype.is_float() and _LARGEST_WHOLE <= abs(number) < math.inf:
+            if dtype.is_float() and 2.0**53 <= abs(number) <= 2.0**63:
+                # Larger ones are no integers of 64 bits, and floating-point numbers wherever read.
                 raise ScenarioError(
                     f"column {column!r} holds floating-point numbers, which do not tell whole ones "
                     "of 2^53 and more apart, as in large CSV files; give a table that has them as "

@@ -43,9 +43,9 @@ from pufferslice.certificate.budget import (
 )
 from pufferslice.certificate.budget_evidence import BudgetEvidence
 from pufferslice.certificate.statement import read_statement
+from pufferslice.certificate.training import record_cost
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.verify import UNCHECKED_BUDGET
-from pufferslice.certificate.training import record_cost
 from pufferslice.claims.views import ORDERS, improved_epsilon_joint
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.learning import (
@@ -56,6 +56,7 @@ from pufferslice.learning import (
     WithReplacement,
 )
 from pufferslice.noise.spending import ROOM
+from pufferslice.releases.budget import grant_of_budget
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.sensitivity.person import row_delta, row_epsilon
 from pufferslice.sensitivity.whitening import Covariance
@@ -271,6 +272,20 @@ def squared_distance_of_tables(certificate):
         choice.times * differences[name].one_row_distance(choice.noise) ** 2
         for name, choice in options.tables.items()
     )
+
+
+def test_releases_before_03_are_named(budget, tmp_path):
+    assert budget.budget.earlier_releases == []
+    named = budget.acknowledging(["ab" * 32])
+    assert named.budget.earlier_releases == ["ab" * 32]
+    assert "earlier-releases-apart" in named.budget.limits
+    assert "does not cover jointly: abababababab." in str(named)
+    assert named.digest != budget.digest
+    named.save(tmp_path / "budget.json")
+    assert verify(Certificate.load(tmp_path / "budget.json")).holds
+    assert grant_of_budget(named).earlier == ("ab" * 32,)
+    with pytest.raises(ArgumentError, match="earlier_releases"):
+        budget.acknowledging(["year.json"])
 
 
 class TestPerson:

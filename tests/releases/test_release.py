@@ -326,7 +326,7 @@ def test_another_certificate_of_the_same_secret_is_refused(certificate, ledger):
     with pytest.raises(AlreadyReleasedError, match="another certificate of the same secret"):
         release_a(certified(GROUPS), ledger=ledger)
     with pytest.raises(AlreadyReleasedError, match="same secret"):
-        release_a(certified(GROUPS, earlier_releases=ledger.releases()), ledger=ledger)
+        release_a(certified(GROUPS).acknowledging(ledger.releases()), ledger=ledger)
     assert ledger.releases() == [certificate.digest]
 
 

@@ -85,7 +85,7 @@ SHAPES: Final = ("fitted", "diagonal")
 MOST_FITTED: Final = 2_000
 """Most features of a part whose noise can be correlated."""
 
-_GRID_MARGIN: Final = math.sqrt(MOST_NUMBERS) / SIGMA_INT
+_GRID_MARGIN: Final = float(math.sqrt(MOST_NUMBERS) / SIGMA_INT)
 """Largest distance that the grid adds between two outputs of all tables."""
 _LEAST_SHARE: Final = 2.0**-20
 _DOWN: Final = 1 - 2.0**-30
@@ -130,6 +130,7 @@ class BudgetOptions:
     shape: Kind
     generator: str
     person_delta: float = PERSON_DELTA
+    earlier_releases: tuple[str, ...] = ()
 
     @classmethod
     def read_off(cls, statement: BudgetStatement) -> "BudgetOptions":
@@ -141,6 +142,7 @@ class BudgetOptions:
             shape=statement.tables[0].noise.kind,
             generator=statement.noise.generator,
             person_delta=next((p.delta for p in persons if p is not None), PERSON_DELTA),
+            earlier_releases=tuple(statement.earlier_releases),
         )
 
     @property
@@ -276,6 +278,7 @@ def budget_statement(evidence: BudgetEvidence, options: BudgetOptions) -> Budget
         },
         **_person(evidence, differences, options, tau),
         "hypotheses": list(HYPOTHESES) if runs else [],
+        "earlier_releases": list(options.earlier_releases),
     }
     draft = BudgetStatement.model_construct(
         **values
@@ -417,12 +420,12 @@ def _person_limit(parts: DeclaredParts, person: tuple[float, float] | None) -> f
             "every scenario, an earlier, held-out or public table"
         )
     limit = distance_within(*person, implementation_delta(0))
-    if not limit > 0:
+    if not limit > _GRID_MARGIN:
         raise CalibrationError(
             f"person {given(person)} allows less than the sampler's own error; ask for a larger "
             "delta"
         )
-    return max(0.0, limit - _GRID_MARGIN)
+    return limit - _GRID_MARGIN
 
 
 def _table_choice(

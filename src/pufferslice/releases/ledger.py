@@ -307,7 +307,7 @@ class Ledger(Shown):
         def work(transaction: Transaction) -> Entry:
             book = transaction.book
             book.check_open()
-            book.check_marks(marks, self.place)
+            book.check_marks(marks, self.place, grant.certificate)
             if grant.certificate not in book.grants:
                 transaction.append("granted", **grant.to_fields())
             fields = attrs.asdict(wanted) | {"charge": str(wanted.charge)}
@@ -449,10 +449,6 @@ def _shortened(names: Sequence[str]) -> str:
 
 def _left(book: Book, grant: Grant, entry: Entry) -> str:
     """Say what a grant still allows, in the part of an entry."""
-    if grant.shared is not None:
-        alike = [g.shared for g in [grant, *book.held_by(grant)] if g.shared is not None]
-        unspent = grant.shared.total - sum(each.cost for each in alike)
-        return f"{max(0.0, unspent):.3g} of {grant.shared.total:g}"
     left = book.left(entry.certificate, entry.part, entry.period)
     if grant.parts.get(entry.part) == Part():
         return "nothing" if not left else "one release" if left == 1 else f"{left} of the precision"

@@ -206,7 +206,10 @@ class TestBudgets:
     def test_it_is_listed(self, ledger, capsys):
         self.spend(ledger, "monthly", "2/3", period=2)
         assert run(["ledger", "list", str(ledger.path)]) == 0
-        assert "part monthly 2; left: 1/3 of the precision" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "part monthly 2; left: 1/3 of the precision" in said
+        assert "for all its outputs together" in said
+        assert "1/3 of the precision left in period 2" in said
 
     def test_its_picture(self, ledger, capsys):
         self.spend(ledger, "monthly", "2/3", period=2)

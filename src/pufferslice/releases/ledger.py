@@ -439,7 +439,31 @@ class Ledger(Shown):
                 f"{shown(row['claim'])}: {row['statistics']}{n_rows}{part}; left: {row['left']}"
             )
         head, *rest = self.sentences()
-        return "\n".join([head, *(lines or ["No releases."]), *rest])
+        return "\n".join([head, *(lines or ["No releases."]), *self._budgets(), *rest])
+
+    def _budgets(self) -> list[str]:
+        """Say of each budget what it promises as a whole, and what is left of every part."""
+        book, lines = self.book(), []
+        for name, grant in book.grants.items():
+            if grant.is_budget:
+                lines.append(
+                    f"Budget {name[:12]}: {shown(grant.claim)}, for all its outputs together. "
+                    "Of each statistic, certificate.left(ledger) tells the least noise."
+                )
+                lines += [f"  {_part_left(book, name, part)}" for part in grant.parts]
+        return lines
+
+
+def _part_left(book: Book, certificate: str, name: str) -> str:
+    """Say what was spent of a part of a budget, and what is left."""
+    part, entries = book.grants[certificate].parts[name], book.of_part(certificate, name)
+    periods = sorted({entry.period for entry in entries})
+    left = [f"{book.left(certificate, name, period)} of the precision left" for period in periods]
+    if part.n_periods > 1:
+        left = [f"{what} in period {k}" for k, what in zip(periods, left, strict=True)]
+        left.append(f"{part.n_periods - len(periods)} of {part.n_periods} periods untouched")
+    n_releases = f"{len(entries)} release{'' if len(entries) == 1 else 's'}"
+    return f"{shown(name)}: {'; '.join([n_releases, *left]) if entries else 'nothing was spent'}"
 
 
 def _shortened(names: Sequence[str]) -> str:

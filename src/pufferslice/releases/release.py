@@ -250,7 +250,7 @@ class Release(Shown):
     signature: Mapping[str, Any] | None = None
     """Ed25519 signature of the release; None if it was not signed."""
     sealed: str | None = attrs.field(default=None, eq=False)
-    """Digest that the file of the release states; None if it was not read or states none."""
+    """Digest that the file of the release states; None for a release that was not read."""
     read_as: str | None = attrs.field(default=None, eq=False)
     """Digest of what was read; None for a release that was not read."""
 

@@ -77,6 +77,11 @@ class Grant:
     most_numbers: int | None = None
     """Most numbers that may be released from tables; None for a certificate of one release."""
 
+    @property
+    def is_budget(self) -> bool:
+        """Whether it has parts that are spent one by one."""
+        return list(self.parts) != [WHOLE]
+
     def meets(self, other: "Grant") -> bool:
         """Return whether both may be about one secret."""
         return self.keys is None or other.keys is None or not set(self.keys).isdisjoint(other.keys)
@@ -375,7 +380,7 @@ class Book:
             self._check_precision(intent, part.dim)
         elif intent.charge > left:
             entries = self.of_part(intent.certificate, intent.part, intent.period)
-            if list(grant.parts) == [WHOLE]:
+            if not grant.is_budget:
                 raise AlreadyReleasedError(
                     f"certificate {intent.certificate[:12]} covers one release and has had it: "
                     f"{_HAS_HAD_IT[entries[-1].state]}; {_TOGETHER}"

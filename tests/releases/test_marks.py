@@ -203,16 +203,17 @@ class TestRestored:
         assert finished(reconciling(Ledger(path), marks_in(saved.path.parent))) == 0
 
     @pytest.mark.soundness
-    def test_a_certificate_is_released_from_one_ledger(self, path, saved, tmp_path):
-        release_a(saved, ledger=path)
+    def test_a_release_file_of_the_certificate_counts_in_any_ledger(self, path, saved, tmp_path):
+        """A ledger from before its first release has another name for all that follows."""
+        release_a(saved, ledger=path, out=tmp_path / "a.json")
         second = Ledger(tmp_path / "second.ledger")
         with pytest.raises(LedgerError, match="or made anew"):
-            release_a(saved, ledger=second)
+            release_a(saved, ledger=second, out=tmp_path / "b.json")
         assert second.entries() == []
         second.make()
-        assert finished(reconciling(second, marks_in(saved.path.parent))) == 1
+        assert finished(reconciling(second, found_in([saved.path.parent, tmp_path]))) == 1
         with pytest.raises(AlreadyReleasedError):
-            release_a(saved, ledger=second)
+            release_a(saved, ledger=second, out=tmp_path / "b.json")
 
 
 def release_of(backup, tmp_path):

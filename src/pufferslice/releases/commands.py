@@ -137,7 +137,7 @@ def reconciling(ledger: Ledger, marks: Sequence[SpentMark]) -> Steps[int]:
         missing = [
             mark
             for mark in marks
-            if book.forgets(mark, ledger.place, mark.grant.certificate if is_new else None)
+            if book.forgets(mark, ledger.place) or (is_new and mark.intent not in book.hashes)
         ]
         for mark in missing:
             transaction.append(

@@ -292,11 +292,11 @@ class Book:
     def forgets(self, mark: "Mark", place: str | None, certificate: str | None = None) -> bool:
         """Return whether a mark is unknown here that the ledger should know.
 
-        Those of this ledger, of one in its place, or of a certificate: that is released from one
-        ledger and its copies, which know each other's releases.
+        Those of this ledger, of one in its place, or release files of a certificate: that is
+        released from one ledger and its copies, which know each other's releases.
         """
         is_own = mark.ledger == self.lineage or (place is not None and mark.place == place)
-        is_own = is_own or mark.grant.certificate == certificate
+        is_own = is_own or (mark.place is None and mark.grant.certificate == certificate)
         contents = {entry.content for entry in self.entries.values()}
         return is_own and not (mark.intent in self.hashes and mark.content in contents)
 

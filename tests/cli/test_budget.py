@@ -2,6 +2,7 @@
 """Budgets on the command line: from the starter to the last release, and a training run."""
 
 import json
+from html import unescape
 
 import pyarrow as pa
 import pyarrow.csv
@@ -101,7 +102,7 @@ def test_sign_and_report(folder, ask):
     assert ask("report budget.json one.json rest.json --public --out page.html").code == 0
     page = (folder / "page.html").read_text()
     for name in ("one.json", "rest.json"):
-        assert f"{Release.load(folder / name).table_rows()[0]['value']:.6g}"[:4] in page
+        assert Release.load(folder / name).title in unescape(page)
     # what combines earlier releases cannot be recomputed without them
     refused = ask("report budget.json rest.json --public --out no.html")
     assert (refused.code, "does not verify" in refused.err) == (2, True)

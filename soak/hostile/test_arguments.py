@@ -141,7 +141,7 @@ CALLS = dict([
          weights=[1.0]),
     call(QUERY.with_scales, scales=[1.0, 2.0]),
     call(ps.certify_release, fixed={"scenario": SCENARIO, "guarantee": GAUSSIAN.along(PROFILE)},
-         failure_probability=None, deltas=(1e-5,), earlier_releases=()),
+         failure_probability=None, deltas=(1e-5,)),
     call(ps.Scenario.from_groups, fixed={"table": TABLE, "query": QUERY}, secret="s", pairs="all",
          source="held_out"),
     call(ps.Scenario.from_worlds,

@@ -380,7 +380,7 @@ class CopyLedger(Command):
     def make_ready(self) -> None:
         book = Ledger(self.ready / "old.ledger")
         for k in range(self.n_releases):
-            book.intend(granted(f"{k:064x}", cost=0.01))
+            book.intend(granted(f"{k:064x}", (str(k),)))
 
     def remember(self, folder: Path, ended: Ended) -> None:
         assert json.loads(ended.stdout)["releases"] == self.n_releases
@@ -405,7 +405,7 @@ class CopyLedger(Command):
                 found.append(False)
                 continue
             try:
-                book.intend(granted("0" * 64, cost=0.01))
+                book.intend(granted("0" * 64, ("0",)))
             except AlreadyReleasedError:
                 found.append(True)
             except LedgerError:

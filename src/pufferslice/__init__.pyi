@@ -13,7 +13,6 @@ from pufferslice.certificate import (
     certify_budget as certify_budget,
     certify_release as certify_release,
     certify_training as certify_training,
-    compose as compose,
     sign as sign,
     spent as spent,
     verify as verify,

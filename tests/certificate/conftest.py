@@ -217,7 +217,7 @@ def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):
         "worst_gap": certify_release(records, AVERAGE.along(profile), method=WORST_GAP),
         "closed_form": certify_release(records, AVERAGE.along(profile), method=CLOSED_FORM),
         "unsliced": certify_release(records, unsliced.along(profile)),
-        "groups": certify_release(groups, JOINT.along(profile), earlier_releases=["ab" * 32]),
+        "groups": certify_release(groups, JOINT.along(profile)).acknowledging(["ab" * 32]),
         "bootstrap": certify_release(bootstrap, AVERAGE.along(profile)),
         "gaussian": certify_release(gaussian, JOINT.along(profile)),
         "equal": certify_release(equal, JOINT.along(profile)),

@@ -32,21 +32,33 @@ from pufferslice import (
     sign,
     verify,
 )
+from pufferslice._core.sampler import SIGMA_INT
 from pufferslice.certificate import new_key_pair, spent
 from pufferslice.certificate.budget import (
     MOST_NUMBERS,
     BudgetOptions,
     budget_statement,
+    differences_of,
     implementation_delta,
 )
 from pufferslice.certificate.budget_evidence import BudgetEvidence
 from pufferslice.certificate.statement import read_statement
+from pufferslice.certificate.training import record_cost
 from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.verify import UNCHECKED_BUDGET
+from pufferslice.claims.views import ORDERS, improved_epsilon_joint
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
-from pufferslice.learning import LayerClipping, Poisson, WithoutReplacement, WithReplacement
+from pufferslice.learning import (
+    LayerClipping,
+    Poisson,
+    TrainingPlan,
+    WithoutReplacement,
+    WithReplacement,
+)
 from pufferslice.noise.spending import ROOM
+from pufferslice.releases.budget import grant_of_budget
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
+from pufferslice.sensitivity.person import row_delta, row_epsilon
 from pufferslice.sensitivity.whitening import Covariance
 
 GUESS = Guarantee.guess(at_most=0.64)
@@ -252,6 +264,30 @@ class TestCost:
         assert math.sqrt(4 * 3_920 * mean_square / LIMIT) == pytest.approx(expected, rel=1e-12)
 
 
+def squared_distance_of_tables(certificate):
+    """How far one row, with a place in every table and period, moves all of them."""
+    options = BudgetOptions.read_off(certificate.budget)
+    differences = differences_of(certificate.evidence, options)
+    return sum(
+        choice.times * differences[name].one_row_distance(choice.noise) ** 2
+        for name, choice in options.tables.items()
+    )
+
+
+def test_releases_before_03_are_named(budget, tmp_path):
+    assert budget.budget.earlier_releases == []
+    named = budget.acknowledging(["ab" * 32])
+    assert named.budget.earlier_releases == ["ab" * 32]
+    assert "earlier-releases-apart" in named.budget.limits
+    assert "does not cover jointly: abababababab." in str(named)
+    assert named.digest != budget.digest
+    named.save(tmp_path / "budget.json")
+    assert verify(Certificate.load(tmp_path / "budget.json")).holds
+    assert grant_of_budget(named).earlier == ("ab" * 32,)
+    with pytest.raises(ArgumentError, match="earlier_releases"):
+        budget.acknowledging(["year.json"])
+
+
 class TestPerson:
     def test_all_parts_count(self, budget):
         """One row in every table and period, and one record of the training."""
@@ -277,6 +313,37 @@ class TestPerson:
         )
         assert found == pytest.approx(delta, rel=1e-3)
         assert "named-secret-only" not in certificate.budget.limits
+
+    def test_a_training_run_by_hand(self):
+        """Every batch has all rows: each step is one more Gaussian, 2 / z apart for one row."""
+        run = attrs.evolve(
+            TRAINING, sampling=WithoutReplacement(n_records=2_000, batch_size=2_000), n_steps=3
+        )
+        certificate = certify_budget({"yearbook": YEARBOOK, "model": run}, GUESS)
+        multipliers = part_of(certificate, "model").plan.noise_multipliers
+        square = squared_distance_of_tables(certificate) + sum(4 / z**2 for z in multipliers)
+        person = certificate.budget.one_person
+        expected = row_epsilon(math.sqrt(square), person.delta, implementation_delta(3))
+        assert person.epsilon == pytest.approx(expected, rel=1e-3)
+        assert person.epsilon >= expected * (1 - 1e-9)
+
+    def test_no_more_than_the_sum_over_orders(self, budget):
+        """Another proof of the same: Rényi costs of all outputs add at every order."""
+        person, square = budget.budget.one_person, squared_distance_of_tables(budget)
+        plan = TrainingPlan.from_json(part_of(budget, "model").plan.to_json())
+        costs = {order: record_cost([plan], order) + order * square / 2 for order in ORDERS}
+        by_orders = min(improved_epsilon_joint(o, c, person.delta) for o, c in costs.items())
+        of_tables = row_epsilon(math.sqrt(square), person.delta, 0.0)
+        assert of_tables < person.epsilon <= by_orders
+
+    def test_the_grid_counts(self):
+        """All releases round at most so many numbers, each by half a step in both worlds."""
+        certificate = certify_budget({"later": Reserve(EXTRA)}, GUESS)
+        person = certificate.budget.one_person
+        whole = math.sqrt(squared_distance_of_tables(certificate))
+        distance = whole + math.sqrt(MOST_NUMBERS) / SIGMA_INT
+        assert row_delta(whole, person.epsilon, 0.0) < row_delta(distance, person.epsilon, 0.0)
+        assert row_delta(distance, person.epsilon, 0.0) <= person.delta
 
     def test_a_wanted_epsilon(self):
         tables = {name: part for name, part in PARTS.items() if name != "model"}

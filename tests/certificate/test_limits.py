@@ -8,7 +8,7 @@ import pytest
 from tests.certificate.conftest import PLAN
 from tests.json_edits import statement_of
 
-from pufferslice.certificate import Certificate, certify_training, compose, verify
+from pufferslice.certificate import Certificate, certify_training, verify
 from pufferslice.certificate import limits as table
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.learning.plan import HYPOTHESES
@@ -76,13 +76,6 @@ def test_how_examples_are_kept_apart_cannot_be_left_out(limits):
 def test_unknown_codes_are_refused(limits):
     with pytest.raises(ArgumentError, match="limits must be a list of codes among"):
         certified(limits=limits)
-
-
-def test_composed_runs_have_the_limits_of_all():
-    both = compose([certified(limits=table.ISOLATED), certified()])
-    assert both.statement.limits[-3:] == [*table.BY_PROGRAM, *table.ISOLATED]
-    assert verify(both).holds
-    assert compose([both, both]).statement.limits == both.statement.limits
 
 
 @pytest.mark.soundness

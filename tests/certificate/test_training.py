@@ -14,7 +14,6 @@ from tests.certificate.conftest import changed, changes, stating, worlds
 
 from pufferslice._core.numbers import percent_at_most
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.composition import compose
 from pufferslice.certificate.files import json_schemas
 from pufferslice.certificate.sweep import stated_variation, what_if_training
 from pufferslice.certificate.training import (
@@ -94,6 +93,12 @@ def certified(data="people 2024", deltas=(1e-5,), **changes):
     return certify_training(planned(**changes), data=data, deltas=deltas)
 
 
+def together(*changes, **options):
+    """Certify several runs over the same data in one certificate."""
+    plans = [planned(**each) for each in changes]
+    return certify_training(plans, **{"data": "d", "deltas": (1e-5,)} | options)
+
+
 def drawn(distance, deltas=()):
     plan = planned(differing=COIN)
     return certify_training(plan, data="d", deltas=deltas, implementation_delta=distance)
@@ -107,14 +112,14 @@ KINDS = {
     "layers": lambda: certified(clip_norm=LAYERS, differing=COIN, deltas=(1e-5, 1e-7)),
     "schedule": lambda: certified(noise_multipliers=[30.0, 40.0], differing=COIN),
     "no_delta": lambda: certified(differing=exactly(2), deltas=()),
-    "composed": lambda: compose(
-        [certified(differing=COIN), certified(differing=COIN, noise_multipliers=[20.0])]
+    "several": lambda: together(
+        {"differing": COIN}, {"differing": COIN, "noise_multipliers": [20.0]}
     ),
-    "two_accountants": lambda: compose(
-        [
-            certified(sampling=POISSON, accountant=one(), differing=COIN)
+    "two_accountants": lambda: together(
+        *(
+            {"sampling": POISSON, "accountant": one(), "differing": COIN}
             for one in (LogMoment, Amplified)
-        ]
+        )
     ),
     "guess": lambda: certified(differing=COIN, measure=Measure.guess()),
     "guess by mean square": lambda: certified(accountant=MeanSquare(), measure=Measure.guess()),
@@ -124,28 +129,29 @@ KINDS = {
     "bits": lambda: certified(differing=COIN, measure=Measure.information()),
     "epsilon": lambda: certified(differing=COIN, measure=Measure.epsilon_delta(delta=1e-6)),
     "guess with a tail": lambda: certified(differing=CUT, measure=Measure.guess()),
-    "guesses": lambda: compose(
-        [
-            certified(sampling=POISSON, accountant=one(), differing=COIN, measure=Measure.guess())
+    "guesses": lambda: together(
+        *(
+            {
+                "sampling": POISSON,
+                "accountant": one(),
+                "differing": COIN,
+                "measure": Measure.guess(),
+            }
             for one in (MeanSquare, Amplified)
-        ]
+        )
     ),
     "drawn": lambda: drawn(2e-20, deltas=(1e-5,)),
     "stops": lambda: certify_training(
         attrs.evolve(planned(differing=COIN), non_finite="stop"), data="d"
     ),
     "truncated": lambda: certified(differing=CUT, deltas=(1e-5, 1e-3)),
-    "two truncated": lambda: compose(
-        [certified(differing=SIMULATED), certified(differing=SIMULATED, deltas=(1e-4,))]
+    "two truncated": lambda: together(
+        {"differing": SIMULATED}, {"differing": SIMULATED}, deltas=(1e-5, 1e-4)
     ),
-    "two runs": lambda: compose(
-        [
-            certify_training(plan, data="d", implementation_delta=3e-20)
-            for plan in (
-                planned(differing=COIN),
-                planned(differing=COIN, noise_multipliers=np.full(20, 40.0)),
-            )
-        ]
+    "two runs": lambda: together(
+        {"differing": COIN},
+        {"differing": COIN, "noise_multipliers": np.full(20, 40.0)},
+        implementation_delta=6e-20,
     ),
 }
 
@@ -214,7 +220,8 @@ def test_views_are_the_conversions_at_the_order_and_the_best_of_the_grid():
 @pytest.mark.soundness
 def test_mean_square_never_becomes_epsilon_delta():
     certificate = certified(accountant=MeanSquare(), differing=exactly(5), deltas=(1e-5, 1e-6))
-    both = compose([certificate, certificate])
+    mean = {"accountant": MeanSquare(), "differing": exactly(5)}
+    both = together(mean, mean, deltas=(1e-5, 1e-6))
     for one in (certificate, both):
         assert one.statement.views == []
         assert one.statement.deltas == []
@@ -241,7 +248,7 @@ def is_costless(path):
     [
         pytest.param("schedule", marks=pytest.mark.soak),
         "mean_square",
-        pytest.param("composed", marks=pytest.mark.soak),
+        pytest.param("several", marks=pytest.mark.soak),
         "no_delta",
         "drawn",
         pytest.param("stops", marks=pytest.mark.soak),
@@ -433,14 +440,14 @@ class TestTails:
 @pytest.mark.soundness
 def test_runs_add_as_functions_of_the_differing_records():
     one = certified()
-    both = compose([one, one])
+    both = together({}, {})
     assert one.guarantee.epsilon == pytest.approx(0.204848053582437, rel=1e-12)
     assert both.guarantee.epsilon == pytest.approx(0.463058, abs=5e-7)
     assert both.guarantee.epsilon > 1.1 * 2 * one.guarantee.epsilon
     twice = planned(noise_multipliers=np.full(100, 40.0))
     assert both.guarantee.epsilon == pytest.approx(twice.guarantee().epsilon, rel=1e-12)
     assert len(both.statement.runs) == 2
-    third = compose([both, one])
+    third = together({}, {}, {})
     longer = planned(noise_multipliers=np.full(150, 40.0))
     assert third.guarantee.epsilon == pytest.approx(longer.guarantee().epsilon, rel=1e-12)
 
@@ -455,7 +462,7 @@ def test_runs_of_different_design_and_noise_add():
         noise_multipliers=[90.0, 80.0],
         clip_norm=LAYERS,
     )
-    both = compose([certify_training(plan, data="d") for plan in (first, second)])
+    both = certify_training([first, second], data="d")
     apart = first.guarantee().epsilon + second.guarantee().epsilon
     assert first.guarantee().epsilon == pytest.approx(0.173487203414766, rel=1e-12)
     assert both.guarantee.epsilon == pytest.approx(apart, rel=1e-12)
@@ -471,20 +478,12 @@ def test_no_run_at_all():
 
 
 @pytest.mark.soundness
-def test_the_distance_of_the_noise_travels_and_adds_up():
-    one, two = drawn(1e-20), drawn(2e-20)
+def test_the_distance_of_the_noise_travels():
+    one = drawn(1e-20)
     assert one.statement.implementation_delta == 1e-20
     assert KINDS["no_delta"]().statement.implementation_delta == 0.0
     assert one.guarantee == certified(differing=COIN, deltas=()).guarantee
-    both = compose([one, two, one]).statement.implementation_delta
-    assert both >= 4e-20
-    assert both == pytest.approx(4e-20, rel=1e-15)
-    assert compose([one]).digest == one.digest
-    ideal = drawn(0.0)
-    assert compose([ideal, one]).statement.implementation_delta >= 1e-20
-    assert compose([ideal, ideal]).statement.implementation_delta == 0.0
-    assert compose([one, drawn(1e-40)]).statement.implementation_delta > 1e-20
-    assert compose([drawn(0.7), drawn(0.7)]).statement.implementation_delta == 1.0
+    assert together({"differing": COIN}, deltas=(), implementation_delta=1e-20).digest == one.digest
 
 
 @pytest.mark.soundness
@@ -492,7 +491,8 @@ def test_a_stop_that_depends_on_the_data_is_not_covered():
     assert "stops-on-non-finite" in KINDS["stops"]().statement.limits
     assert "NaN or infinite" in str(KINDS["stops"]())
     assert "stops-on-non-finite" not in drawn(0.0).statement.limits
-    both = compose([certify_training(planned(differing=COIN), data="d"), KINDS["stops"]()])
+    plan = planned(differing=COIN)
+    both = certify_training([plan, attrs.evolve(plan, non_finite="stop")], data="d")
     assert "stops-on-non-finite" in both.statement.limits
     assert not verify(stating(KINDS["stops"](), ("runs", 0, "non_finite"), "zero")).holds
 
@@ -501,7 +501,6 @@ def test_a_stop_that_depends_on_the_data_is_not_covered():
 @pytest.mark.parametrize(
     ("other", "match"),
     [
-        ({"data": "people 2025"}, r"different data \(people 2024, people 2025\)"),
         ({"differing": binomial(n_records=100, mismatch_probability=0.06)}, "differing records"),
         ({"differing": exactly(5)}, "different differing records"),
         ({"order": 5}, "different kinds of claims"),
@@ -511,30 +510,21 @@ def test_a_stop_that_depends_on_the_data_is_not_covered():
 )
 def test_what_does_not_compose(other, match):
     with pytest.raises(CertificateError, match=match):
-        compose([certified(), certified(**other)])
+        together({}, other)
 
 
 @pytest.mark.soundness
 def test_another_notion_does_not_compose():
-    mean = certified(accountant=MeanSquare(), differing=exactly(5))
+    mean = {"accountant": MeanSquare(), "differing": exactly(5)}
     with pytest.raises(CertificateError, match="different kinds of claims"):
-        compose([certified(differing=exactly(5)), mean])
+        together({"differing": exactly(5)}, mean)
 
 
-def test_an_edited_composition_of_what_does_not_compose_is_refuted():
+def test_an_edited_certificate_of_what_does_not_compose_is_refuted():
     run = certified(order=5).statement.runs[0]
-    edited = stating(compose([certified(), certified()]), ("runs", 1), run)
+    edited = stating(together({}, {}), ("runs", 1), run)
     problems = verify(edited).problems
     assert any("different kinds of claims" in problem for problem in problems)
-
-
-@pytest.mark.soundness
-def test_releases_do_not_compose_with_runs(certificates):
-    static = certificates["groups"]
-    with pytest.raises(CertificateError, match="Calibrate the concatenated query once"):
-        compose([static])
-    with pytest.raises(CertificateError, match="training runs and releases do not compose"):
-        compose([certified(), static])
 
 
 @pytest.mark.soundness
@@ -556,8 +546,6 @@ def test_two_bits_and_their_exclusive_or():
     assert both.statement.distributions_are_equal is False
     assert both.spent > 0.4
     assert both.unsliced_epsilon > 0
-    with pytest.raises(CertificateError, match="exclusive or"):
-        compose(alone)
 
 
 @pytest.mark.parametrize(
@@ -610,8 +598,7 @@ def record_plan(**changes):
 
 
 def one_record(*plans, **options):
-    certificates = [certify_training(plan, data="d", **options) for plan in plans]
-    return compose(certificates).statement.one_record
+    return certify_training(plans, data="d", **options).statement.one_record
 
 
 @pytest.mark.soundness
@@ -875,7 +862,7 @@ def test_a_lower_share_than_the_noise_gives_is_refuted():
 
 def test_mean_squares_of_runs_add_up():
     """What a budget adds up: 4 E K^2 / z^2 for every step."""
-    one, both = KINDS["random"]().statement, compose([KINDS["random"]()] * 2).statement
+    one, both = KINDS["random"]().statement, together({}, {}).statement
     square = TEN.mean_square_over(100 * 0.05, 100 * 0.05 * 0.95 + 5**2)
     assert one.mean_square == pytest.approx(50 * 4 * square / 40**2, rel=1e-9)
     assert both.mean_square == pytest.approx(2 * one.mean_square, rel=1e-12)

@@ -195,15 +195,6 @@ def test_what_cannot_be_checked_is_reported(certificates):
         assert field in str(verification)
 
 
-def test_nobody_can_check_when_a_total_was_fixed():
-    target = Guarantee.unsliced(order=4, epsilon=1.0)
-    certificate = certify_release(worlds(a=[[0.0]], b=[[1.0]]), target, total=2.0)
-    for held in (certificate, stating(certificate, ("total",), 3.0)):
-        verification = verify(held)
-        assert verification.holds
-        assert verification.unchecked[-1].startswith("total: ")
-
-
 @pytest.mark.soundness
 @pytest.mark.parametrize("kind", ["records", "unsliced", "groups", "gaussian", "equal", "seeded"])
 def test_every_changed_field_is_noticed_though_the_digest_fits(certificates, kind):

@@ -2,12 +2,14 @@
 """Budgets on the command line: from the starter to the last release, and a training run."""
 
 import json
+from html import unescape
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from tests.config.test_budget import BUDGET, EARLIER, NOW, SECTIONS, TRAIN, table
+from tests.releases.test_migrate import ONE, made_before
 
 from pufferslice import Certificate, Ledger, Release
 from pufferslice.config.document import toml_of
@@ -95,13 +97,34 @@ def test_sign_and_report(folder, ask):
     assert ask("keygen keys").code == 0
     assert ask("sign budget.json --key keys/private.pem").code == 0
     assert ask("verify budget.json --key keys/public.pem --json").json["signed"] is True
-    assert ask(f"{RELEASE} --part year --out year.json").code == 0
-    refused = ask("report budget.json year.json --public --out page.html")
-    assert (refused.code, "cannot recompute yet" in refused.err) == (2, True)
-    assert ask("report budget.json --public --out page.html").code == 0
+    assert ask(f"{RELEASE} --part year --spend 0.3 --out one.json").code == 0
+    assert ask(f"{RELEASE} --part year --out rest.json").code == 0
+    assert ask("report budget.json one.json rest.json --public --out page.html").code == 0
     page = (folder / "page.html").read_text()
+    for name in ("one.json", "rest.json"):
+        assert Release.load(folder / name).title in unescape(page)
+    # what combines earlier releases cannot be recomputed without them
+    refused = ask("report budget.json rest.json --public --out no.html")
+    assert (refused.code, "does not verify" in refused.err) == (2, True)
+    assert not (folder / "no.html").exists()
     assert "months" in page
     assert "mean(age)" in page
+
+
+def test_a_ledger_with_releases_before_03(folder, ask):
+    made_before(folder / "old.ledger", 2, {ONE: "published"})
+    assert ask("ledger migrate old.ledger office.ledger").code == 0
+    calibrate = "calibrate budget.toml --ledger office.ledger --out named.json"
+    refused = ask(calibrate)
+    assert (refused.code, "--acknowledge-earlier" in refused.err) == (1, True)
+    assert not (folder / "named.json").exists()
+    assert "does not cover jointly: 111111111111." in ask(f"{calibrate} --acknowledge-earlier").out
+    assert Certificate.load(folder / "named.json").budget.earlier_releases == [ONE]
+    assert ask(f"{RELEASE} --part year --out no.json").code == 1
+    named = RELEASE.replace("budget.json", "named.json")
+    assert ask(f"{named} --part year --out year.json").code == 0
+    listed = ask("ledger list office.ledger").out
+    assert "Spent before 0.3" in listed
 
 
 def test_a_changed_budget_is_refuted(folder, ask):

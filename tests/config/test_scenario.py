@@ -129,10 +129,9 @@ def test_how_the_noise_is_found(folder):
         "shape": "diagonal", "guard": 0.2, "weights": {"mean(pay)": 2.0}, "effort": "quick",
         "accuracy": {"mean(pay)": 0.5},
     }  # fmt: skip
-    claim = {"notion": "unsliced", "order": 4, "epsilon": 1, "total": 3.0}
+    claim = {"notion": "unsliced", "order": 4, "epsilon": 1}
     request = request_of(changed(calibration=section, guarantee=claim), folder)
     assert request.file.calibration.given() == section
-    assert request.file.guarantee.total == 3
     covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder).file.calibration
     assert (covariance.shape, covariance.effort) == (((2.0,),), "thorough")
     assert request_of(BASE, folder).file.calibration.shape is None

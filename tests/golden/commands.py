@@ -152,7 +152,7 @@ report broken.json --out other.html --json
 calibrate whole.toml --out whole.json --json
 calibrate whole.toml --set calibration.shape=diagonal --json
 calibrate whole.toml --set calibration.shape=isotropic --json
-calibrate whole.toml --set calibration.guard=0.3 --set guarantee.total=2 --json
+calibrate whole.toml --set calibration.guard=0.3 --json
 calibrate whole.toml --set guarantee.epsilon=9 --set calibration.accuracy."mean(pay)"=20 \
 --set calibration.accuracy."mean(age)"=50 --json
 calibrate whole.toml --set guarantee={notion="guess",at_most=0.6} --out guess.json --json

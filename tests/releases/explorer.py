@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psycopg
 
-from pufferslice._core.files import canonical_json
+from pufferslice._core.files import canonical_json, digest
 from pufferslice.errors import LedgerError, PuffersliceError
 from pufferslice.noise.spending import Measurement, Spending
 from pufferslice.releases.commands import (
@@ -339,17 +339,17 @@ class World:
         if forgets:
             refused(self.release(OTHER, book.name[-1]))
             finished(reconciling(book, found_in([self.folder / "marks", self.folder / "out"])))
-        known = {
-            json.loads(entry.release)["values"][0]["value"]
-            for entry in book.entries()
-            if entry.release is not None
-        }
+        released = {path: json.loads(path.read_bytes()) for path in (self.folder / "out").iterdir()}
         mine = {
-            json.loads(path.read_bytes())["values"][0]["value"]
-            for path in (self.folder / "out").iterdir()
-            if json.loads(path.read_bytes())["ledger"]["id"] == book.lineage
+            document["values"][0]["value"]: digest(path.read_bytes())
+            for path, document in released.items()
+            if document["ledger"]["id"] == book.lineage
         }
-        assert mine <= known, f"forgotten: {mine - known}"
+        known = {entry.content for entry in book.entries()}
+        assert set(mine.values()) <= known, f"forgotten: {mine}"
+        finished(reconciling(book, found_in([self.folder / "marks", self.folder / "out"])))
+        kept = {entry.content for entry in book.entries() if entry.release is not None}
+        assert set(mine.values()) <= kept, f"not kept: {mine}"
         assert book.problems() == []
         for noise in mine:
             each = by_noise[noise]
@@ -454,6 +454,9 @@ PROGRAMS: dict[str, Program] = {
             _released(BUDGET, part="matrix", directions=[[0.6, 0.8]]),
         ),
         (_released(OTHER),),
+    ),
+    "restore to nothing, reconcile": Program(
+        (_released(ONE), _RESTORE, _RECONCILE, _released(ONE), _released(SAME))
     ),
     "restore": Program((_released(ONE), _RESTORE, _released(ONE)), (_released(OTHER),)),
     "restore to nothing": Program((_released(ONE), _RESTORE, _released(ONE))),

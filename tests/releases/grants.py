@@ -3,16 +3,15 @@
 
 import json
 
-from pufferslice.releases.states import Grant, Shared
+from pufferslice.releases.states import Grant
 
 SECRET = ("secret",)
 ONE, TWO, THREE = "1" * 64, "2" * 64, "3" * 64
 
 
-def granted(certificate, keys=SECRET, *, cost=None, total=1.0, **said):
-    """A certificate of the secret; with a cost one of several that add up to a total."""
-    shared = None if cost is None else Shared(name="order", cost=cost, total=total)
-    return Grant(certificate=certificate, keys=keys, shared=shared, **said)
+def granted(certificate, keys=SECRET, **said):
+    """A certificate of the secret."""
+    return Grant(certificate=certificate, keys=keys, **said)
 
 
 def text_of(certificate):

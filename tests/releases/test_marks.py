@@ -199,8 +199,21 @@ class TestRestored:
 
     def test_a_mark_of_another_ledger_elsewhere_says_nothing(self, path, saved, tmp_path):
         release_a(saved, ledger=path)
-        release_a(saved, ledger=tmp_path / "second.ledger")
+        release_other(tmp_path / "second.ledger", spent_marks=saved.path.parent)
         assert finished(reconciling(Ledger(path), marks_in(saved.path.parent))) == 0
+
+    @pytest.mark.soundness
+    def test_a_release_file_of_the_certificate_counts_in_any_ledger(self, path, saved, tmp_path):
+        """A ledger from before its first release has another name for all that follows."""
+        release_a(saved, ledger=path, out=tmp_path / "a.json")
+        second = Ledger(tmp_path / "second.ledger")
+        with pytest.raises(LedgerError, match="or made anew"):
+            release_a(saved, ledger=second, out=tmp_path / "b.json")
+        assert second.entries() == []
+        second.make()
+        assert finished(reconciling(second, found_in([saved.path.parent, tmp_path]))) == 1
+        with pytest.raises(AlreadyReleasedError):
+            release_a(saved, ledger=second, out=tmp_path / "b.json")
 
 
 def release_of(backup, tmp_path):
@@ -219,15 +232,15 @@ class TestFolders:
         return [len(marks_in(folder)) for folder in folders]
 
     def test_beside_the_certificate_else_beside_out_else_beside_the_ledger(
-        self, path, saved, certificate, tmp_path
+        self, path, saved, tmp_path
     ):
         folders = [saved.path.parent, tmp_path / "out", path.parent]
         folders[1].mkdir()
         release_a(saved, ledger=path, out=folders[1] / "a.json")
         assert self.marks(*folders) == [1, 0, 0]
-        release_a(certificate, ledger=tmp_path / "2", out=folders[1] / "b.json")
+        release_a(certified(GROUPS), ledger=tmp_path / "2", out=folders[1] / "b.json")
         assert self.marks(*folders) == [1, 1, 0]
-        release_a(certificate, ledger=path.with_name("3"))
+        release_a(certified(GROUPS), ledger=path.with_name("3"))
         assert self.marks(*folders) == [1, 1, 1]
         release_a(saved, ledger=tmp_path / "4", spent_marks=tmp_path / "marks" / "here")
         assert self.marks(*folders, tmp_path / "marks" / "here") == [1, 1, 1, 1]
@@ -328,7 +341,8 @@ class TestFolders:
     def test_several_ledgers_share_a_folder(self, path, saved, tmp_path):
         for name in ("a/census", "b/census", "c/other"):
             (tmp_path / name).parent.mkdir()
-            release_a(saved, ledger=tmp_path / f"{name}.ledger")
+            held = saved_beside(saved, certified(GROUPS))
+            release_a(held, ledger=tmp_path / f"{name}.ledger")
         assert [len(marks_in(saved.path.with_name(f"{name}.spent"))) for name in
                 ("census", "other")] == [2, 1]  # fmt: skip
 

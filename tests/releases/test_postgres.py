@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from fractions import Fraction
 
 import numpy as np
 import psycopg
@@ -23,6 +24,7 @@ from pufferslice.queries import summary
 from pufferslice.releases import Ledger, release, release_again
 from pufferslice.releases import postgres as module
 from pufferslice.releases.commands import copying, finished
+from pufferslice.releases.states import Intent, Part
 from pufferslice.scenario.distributions import GaussianDistribution
 
 KEPT = text_of(ONE)
@@ -89,13 +91,17 @@ def test_a_release_of_a_scenario(address, tmp_path) -> None:
     assert Ledger(address).problems() == []
 
 
-def _attempt(address: str, certificate: str, cost, skew: float, results) -> None:
+def _attempt(address: str, certificate: str, charge, skew: float, results) -> None:
     """In a process of its own, with a clock that may be wrong."""
     now = time.time
     time.time = lambda: now() + skew
     try:
         ledger = Ledger(address)
-        entry = ledger.intend(granted(certificate, cost=cost))
+        intent = None
+        if charge is not None:
+            intent = Intent(certificate=certificate, part="year", charge=charge)
+        parts = {"year" if intent else "release": Part()}
+        entry = ledger.intend(granted(certificate, parts=parts), intent)
         text = json.dumps({"certificate": certificate, "by": os.getpid()})
         ledger.record_drawn(entry, text)
         ledger.record_published(entry)
@@ -104,13 +110,13 @@ def _attempt(address: str, certificate: str, cost, skew: float, results) -> None
         results.put((certificate, None, str(error)))
 
 
-def at_once(address: str, certificates: list[str], costs: list, skews=None) -> list:
+def at_once(address: str, certificates: list[str], charges: list, skews=None) -> list:
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     skews = skews or [0.0] * len(certificates)
     processes = [
-        context.Process(target=_attempt, args=(address, certificate, cost, skew, results))
-        for certificate, cost, skew in zip(certificates, costs, skews, strict=True)
+        context.Process(target=_attempt, args=(address, certificate, charge, skew, results))
+        for certificate, charge, skew in zip(certificates, charges, skews, strict=True)
     ]
     for process in processes:
         process.start()
@@ -134,16 +140,17 @@ def test_of_twenty_processes_one_releases(address, same) -> None:
 
 
 @pytest.mark.soundness
-def test_a_total_is_kept_by_processes_with_wrong_clocks(address) -> None:
+def test_a_part_is_kept_by_processes_with_wrong_clocks(address) -> None:
     year = 3e7
     answers = at_once(
         address,
-        [f"{k:064x}" for k in range(12)],
-        [0.24] * 12,
+        [ONE] * 12,
+        [Fraction(6, 25)] * 12,
         [year * (-1) ** k for k in range(12)],
     )
     assert [answer[2] for answer in answers].count("released") == 4
-    assert all("would cost 1.2" in text for *_, text in answers if text != "released")
+    left = "has 1/25 of its precision left"
+    assert all(left in text for *_, text in answers if text != "released")
     times = [event.at for event in Ledger(address).events()]
     assert times == sorted(times)
     assert all(at[:4] == time.strftime("%Y", time.gmtime()) for at in times)
@@ -412,15 +419,15 @@ def test_check_finds_an_erased_trail_by_the_chain(address, erased, capsys) -> No
 def test_a_copy_closes_the_old_ledger(address, tmp_path, capsys) -> None:
     old = Ledger(tmp_path / "old.ledger")
     lived(old)
-    entry = lived(old, TWO, "intended", keys=("other",), cost=0.5)
+    entry = lived(old, TWO, "intended", keys=("other",))
     assert run(["ledger", "copy", str(tmp_path / "old.ledger"), address]) == 0
     new = Ledger(address)
     assert new.entries() == old.entries()
     assert new.problems() == old.problems() == []
     with pytest.raises(LedgerError, match="was copied to"):
         lived(old, "3" * 64, keys=("third",))
-    with pytest.raises(AlreadyReleasedError, match=r"would cost 1\.25"):
-        new.intend(granted("3" * 64, ("other",), cost=0.75))
+    with pytest.raises(AlreadyReleasedError, match="same secret"):
+        new.intend(granted("3" * 64, ("other",)))
     with pytest.raises(LedgerError, match="was copied to"):
         old.record_drawn(entry, KEPT)
     with pytest.raises(LedgerError, match="before; use that one"):

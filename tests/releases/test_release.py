@@ -302,7 +302,8 @@ def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
     certificate = certify_release(scenario, JOINT.along(LINE))
     texts = set()
     for k in (0, 2):
-        out, book = tmp_path / f"{k}.json", tmp_path / f"{k}.ledger"
+        out, book = tmp_path / str(k) / "released.json", tmp_path / str(k) / "ledger"
+        out.parent.mkdir()
         release(scenario, table.slice(k, 1), certificate, ledger=book, out=out)
         document = json.loads(out.read_text())
         del document["ledger"], document["digest"]  # the second is of the first, too
@@ -326,7 +327,7 @@ def test_another_certificate_of_the_same_secret_is_refused(certificate, ledger):
     with pytest.raises(AlreadyReleasedError, match="another certificate of the same secret"):
         release_a(certified(GROUPS), ledger=ledger)
     with pytest.raises(AlreadyReleasedError, match="same secret"):
-        release_a(certified(GROUPS, earlier_releases=ledger.releases()), ledger=ledger)
+        release_a(certified(GROUPS).acknowledging(ledger.releases()), ledger=ledger)
     assert ledger.releases() == [certificate.digest]
 
 

@@ -23,7 +23,7 @@ from pufferslice._core.display import rounded
 from pufferslice._core.numbers import at_most, percent_at_most
 from pufferslice._core.sampler import SeededTestNoise
 from pufferslice.baselines.comparison import UNSLICED
-from pufferslice.certificate import certify_release, certify_training, compose, new_key_pair, sign
+from pufferslice.certificate import certify_release, certify_training, new_key_pair, sign
 from pufferslice.certificate.limits import CONDITIONS
 from pufferslice.certificate.sweep import (
     CLOSED_FORM,
@@ -41,6 +41,7 @@ from pufferslice.learning import (
     LogMoment,
     MeanSquare,
     Poisson,
+    TrainingPlan,
     WithoutReplacement,
     exactly,
     mostly_at_most,
@@ -698,7 +699,8 @@ def test_both_rules_are_drawn_and_the_certificate_has_its_name(
 
 
 def test_several_runs_have_a_page_without_a_slider(tmp_path, trained):
-    compose([trained, trained]).save(tmp_path / "c.json")
+    run = TrainingPlan.from_json(trained.statement.runs[0].to_json())
+    certify_training([run, run], data="d").save(tmp_path / "c.json")
     text, _ = editions(tmp_path / "c.json")
     assert "2 training runs" in text
     assert "If ε were different" not in text
@@ -751,7 +753,7 @@ def test_pairs_that_are_not_all_are_named(tmp_path):
     query = summary(mean=["x"])
     scenario = Scenario.from_groups(table, query=query, pairs=[("a", "b")], secret="g")
     target = Guarantee.joint(order=4, epsilon=0.5, profile=FiniteProfile.axes(dim=1))
-    certify_release(scenario, target, earlier_releases=("ab" * 32,)).save(tmp_path / "c.json")
+    certify_release(scenario, target).acknowledging(["ab" * 32]).save(tmp_path / "c.json")
     for text in editions(tmp_path / "c.json"):
         for words in (
             "two protected values",

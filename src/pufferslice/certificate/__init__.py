@@ -3,7 +3,6 @@
 
 from pufferslice.certificate.budget import certify_budget
 from pufferslice.certificate.certificate import Certificate
-from pufferslice.certificate.composition import ComposedReleases, compose
 from pufferslice.certificate.issue import certify_release, spent, under_scenario
 from pufferslice.certificate.parts import Repeated, Reserve, Training
 from pufferslice.certificate.signing import new_key_pair, sign
@@ -18,7 +17,6 @@ from pufferslice.certificate.verify import Verification, verify
 
 __all__ = [
     "Certificate",
-    "ComposedReleases",
     "Repeated",
     "Reserve",
     "Sweep",
@@ -28,7 +26,6 @@ __all__ = [
     "certify_budget",
     "certify_release",
     "certify_training",
-    "compose",
     "new_key_pair",
     "record_epsilon",
     "secret_epsilon",

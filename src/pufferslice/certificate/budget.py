@@ -85,6 +85,8 @@ SHAPES: Final = ("fitted", "diagonal")
 MOST_FITTED: Final = 2_000
 """Most features of a part whose noise can be correlated."""
 
+_GRID_MARGIN: Final = float(math.sqrt(MOST_NUMBERS) / SIGMA_INT)
+"""Largest distance that the grid adds between two outputs of all tables."""
 _LEAST_SHARE: Final = 2.0**-20
 _DOWN: Final = 1 - 2.0**-30
 _UP: Final = 1 + 2.0**-44
@@ -128,6 +130,7 @@ class BudgetOptions:
     shape: Kind
     generator: str
     person_delta: float = PERSON_DELTA
+    earlier_releases: tuple[str, ...] = ()
 
     @classmethod
     def read_off(cls, statement: BudgetStatement) -> "BudgetOptions":
@@ -139,6 +142,7 @@ class BudgetOptions:
             shape=statement.tables[0].noise.kind,
             generator=statement.noise.generator,
             person_delta=next((p.delta for p in persons if p is not None), PERSON_DELTA),
+            earlier_releases=tuple(statement.earlier_releases),
         )
 
     @property
@@ -274,6 +278,7 @@ def budget_statement(evidence: BudgetEvidence, options: BudgetOptions) -> Budget
         },
         **_person(evidence, differences, options, tau),
         "hypotheses": list(HYPOTHESES) if runs else [],
+        "earlier_releases": list(options.earlier_releases),
     }
     draft = BudgetStatement.model_construct(
         **values
@@ -307,8 +312,7 @@ def _table_square(difference: PeriodDifference | RowDifference, choice: TableCho
 
 def total_mean_square(squares: Iterable[float]) -> float:
     """Add mean squares of all parts, and what the grid adds to every released number."""
-    margin = math.sqrt(MOST_NUMBERS) / SIGMA_INT
-    root: float = math.sqrt(math.fsum(squares) * _UP) + margin
+    root: float = math.sqrt(math.fsum(squares) * _UP) + _GRID_MARGIN
     return root**2 * _UP
 
 
@@ -386,7 +390,7 @@ def _checked_shares(parts: DeclaredParts, shares: Mapping[str, float] | None) ->
 def _limit_of_all(claim: Claim, parts: DeclaredParts) -> float:
     """Return the mean square that all parts may have together, before the grid."""
     tau = implementation_delta(sum(run.n_steps for run in parts.runs.values()))
-    root = math.sqrt(claim.distance_limit) * _DOWN - math.sqrt(MOST_NUMBERS) / SIGMA_INT
+    root = math.sqrt(claim.distance_limit) * _DOWN - _GRID_MARGIN
     if not root > 0 or claim.whole.mean_square_cost(root**2, tau) > claim.bound:
         raise CalibrationError(
             f"{claim} allows less than the sampler's own error, {tau:.3g} in total variation, "
@@ -416,12 +420,12 @@ def _person_limit(parts: DeclaredParts, person: tuple[float, float] | None) -> f
             "every scenario, an earlier, held-out or public table"
         )
     limit = distance_within(*person, implementation_delta(0))
-    if not limit > 0:
+    if not limit > _GRID_MARGIN:
         raise CalibrationError(
             f"person {given(person)} allows less than the sampler's own error; ask for a larger "
             "delta"
         )
-    return limit
+    return limit - _GRID_MARGIN
 
 
 def _table_choice(
@@ -575,10 +579,15 @@ def _run_values(name: str, choice: RunChoice, mean_square: float) -> dict[str, A
     }
 
 
-def _as_step(square: float) -> NoisySteps:
-    """Return a step that shows one row as far as outputs at this squared distance do."""
+def _as_step(distance: float) -> NoisySteps:
+    """Return a step that shows one row as far as outputs at this distance do.
+
+    All releases of a part are a randomised function of one release of its features
+    (`pufferslice.noise.spending`), and so those of all parts of one that can come first, at most
+    this distance away; what is trained afterwards composes with it.
+    """
     every = WithoutReplacement(n_records=2, batch_size=2)
-    return NoisySteps(WorstCase(), every, np.array([2 / (math.sqrt(square) * _UP)]))
+    return NoisySteps(WorstCase(), every, np.array([2 / (distance * _UP)]))
 
 
 def _person(
@@ -589,22 +598,23 @@ def _person(
 ) -> dict[str, Any]:
     """State what all outputs together show of one person, who has a row in every table."""
     values: dict[str, Any] = dict.fromkeys(("one_person", "one_person_given_noise"))
-    square = 0.0
+    squares = []
     for name, difference in differences.items():
         choice = options.tables[name]
         # A slot is one reading of a home, and no person's only row.
         if "state_of" in evidence.scenarios[name]["secret"]:
             return values | {"not_stated": {"one_person": "person-not-a-row"}}
         distance = difference.one_row_distance(choice.noise)
-        square += choice.times * distance**2 * (1 + ROOM) * _UP
+        squares.append(choice.times * distance**2 * (1 + ROOM) * _UP)
+    distance = math.sqrt(total_mean_square(squares)) * _UP
     delta = options.person_delta
     plans = [run.plan for run in options.runs.values()]
-    if plans:
+    if plans and distance < LARGEST:
         runs = record_difference(plans, implementation_delta=tau)
-        static = (_as_step(square),) if square else ()
-        epsilon = epsilon_at(attrs.evolve(runs, runs=(*runs.runs, *static)), delta)
+        both = attrs.evolve(runs, runs=(*runs.runs, _as_step(distance)))
+        epsilon = epsilon_at(both, delta)
     else:
-        epsilon = row_epsilon(math.sqrt(square) * _UP, delta, tau)
+        epsilon = row_epsilon(distance, delta, tau)
     if not epsilon < LARGEST:
         return values | {"not_stated": {"one_person": "no-finite-epsilon"}}
     person = {"epsilon": epsilon, "delta": delta}

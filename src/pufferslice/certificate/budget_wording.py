@@ -20,6 +20,7 @@ from pufferslice.certificate.statement import (
 )
 from pufferslice.certificate.wording import (
     FirstLines,
+    earlier_sentence,
     noise_sentence,
     protected_sentence,
     range_words_of,
@@ -87,6 +88,7 @@ def budget_prose(statement: BudgetStatement, digest: str) -> str:
         _coupling(statement),
         _noise(statement),
         hypotheses,
+        earlier_sentence(statement.earlier_releases),
         "Limits:\n" + _bullets(limit_sentences(statement)),
     ]
     return "\n\n".join(part for part in parts if part)

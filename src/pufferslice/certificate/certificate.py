@@ -3,15 +3,17 @@
 
 import io
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias, final
+from typing import Any, ClassVar, Final, Self, TypeAlias, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, arrays_in, locked
+from pufferslice._core.checks import is_a
 from pufferslice._core.display import Shown
 from pufferslice._core.files import (
     CONFIDENTIAL,
@@ -48,6 +50,7 @@ from pufferslice.sensitivity.whitening import Shape
 FORMAT: Final = "pufferslice-certificate"
 VERSION: Final = 5
 
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 _VOID_ORIGINS: Final = ("normal approximation", "of a Markov chain")
 """Words in the origins of priors that version 4 made by templates whose promise was too strong."""
 
@@ -128,6 +131,24 @@ class Certificate(Shown):
         if isinstance(self.statement, TrainingStatement):
             return self.statement
         raise CertificateError("this belongs to certificates of training runs, and this is not one")
+
+    def acknowledging(self, earlier_releases: Iterable[str]) -> Self:
+        """Return the certificate with a sentence about releases before 0.3, which it keeps apart.
+
+        `earlier_releases` are the digests of their certificates, `ledger.earlier()`; nothing is
+        promised about them and this certificate together. A ledger that holds them asks for it.
+        """
+        earlier = list(dict.fromkeys(earlier_releases))
+        if isinstance(self.statement, TrainingStatement) or not all(
+            is_a(each, str) and _DIGEST.fullmatch(each) for each in earlier
+        ):
+            raise ArgumentError(
+                "earlier_releases must list digests of certificates, for a release or a budget; "
+                "use ledger.earlier()"
+            )
+        changed = self.statement.model_copy(update={"earlier_releases": earlier})
+        stated = changed.model_copy(update={"limits": changed.expected_limits()})
+        return attrs.evolve(self, statement=stated, signature=None, path=None)
 
     def left(self, ledger: Spendings) -> Left:
         """Compute the least noise that each statistic of a budget can still have.

@@ -167,7 +167,7 @@ class ReleaseFile(Part):
     """Place of the release in its ledger; absent where there is none."""
     measured: MeasuredPart = Field(default_factory=absent)
     """Measurement under a budget; absent for the release of a certificate of one."""
-    digest: Sha256 = Field(default_factory=absent)
+    digest: Sha256
     """SHA-256 of the length of the canonical release without `digest` and `signature`, as 8 bytes,
     big-endian, followed by that release. It holds the digest of the certificate, which holds that
     of the evidence."""

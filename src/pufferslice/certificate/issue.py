@@ -49,7 +49,6 @@ from pufferslice.sensitivity.visibility import unseen_instances
 from pufferslice.sensitivity.whitening import Shape
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
 _RELATIVE: Final = 1e-9
 """Relative tolerance for the last digits of another machine's exp and log."""
 _SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
@@ -80,8 +79,6 @@ def certify_release(
     accuracy: Mapping[str, float] | None = None,
     coupling: str | None = None,
     person: tuple[float, float] | None = None,
-    total: float | None = None,
-    earlier_releases: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Certificate:
     """Find the noise for one release of the scenario's query, and state what it promises.
@@ -103,15 +100,13 @@ def certify_release(
     needs the least noise. `person=(epsilon, delta)` asks for as much differential
     privacy for any one person as well; it needs moments from another table.
 
-    `deltas` are those of the (epsilon, delta) views. `earlier_releases` names releases
-    before 0.3 that a ledger holds. `failure_probability` is required for sampled priors whose
-    samples are used, and for the sphere as profile, and refused otherwise; `band` names how sampled
-    distributions are bounded.
+    `deltas` are those of the (epsilon, delta) views. `failure_probability` is required for sampled
+    priors whose samples are used, and for the sphere as profile, and refused otherwise; `band`
+    names how sampled distributions are bounded.
     `noise_std`, in scaled (with a shape, whitened) coordinates, certifies a noise of your own
     instead of the smallest one; it must meet the target. `accuracy` maps coordinates to the 95 %
     half-width that they need, in the user's units: the certificate then claims the least epsilon
-    (or share of guesses) that reaches it, and at most that of `guarantee`. `total` fixes, before
-    the first of several releases of data that the secret determines, the epsilon of all of them.
+    (or share of guesses) that reaches it, and at most that of `guarantee`.
 
     Guarantee: one release with the stated noise satisfies `guarantee` for the scenario's priors and
     pairs, except with probability `failure_probability` over the draws of sampled priors and
@@ -127,8 +122,6 @@ def certify_release(
         coupling=coupling,
         person=person,
     )
-    if total is not None:
-        check_above(0, total=total)
     evidence, options = decided_release(
         scenario,
         guarantee,
@@ -142,8 +135,6 @@ def certify_release(
         options,
         deltas=unique_deltas(deltas),
         generator=generator.name,
-        earlier_releases=_digests(earlier_releases),
-        total=None if total is None else float(total),
     )
     try:
         statement = release_statement(evidence, options)
@@ -228,16 +219,6 @@ def _checked_claim(scenario: Scenario, claim: Claim, method: Method | None) -> C
         gaussian = scenario.prior_kind == "gaussian"
         method = Method(rule="tight", envelope="exact" if gaussian else "transport")
     return claim.by(method)
-
-
-def _digests(earlier_releases: Sequence[str]) -> tuple[str, ...]:
-    earlier = tuple(earlier_releases)
-    digests = all(is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier)
-    if not digests or len(set(earlier)) != len(earlier):
-        raise ArgumentError(
-            "earlier_releases must list digests of certificates, each once; use ledger.earlier()"
-        )
-    return earlier
 
 
 def spent(

@@ -54,12 +54,6 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "
         "can reveal the secret together."
     ),
-    "releases-add-to-total": (
-        "It covers one release of data that the secret determines. Further releases under the same "
-        "total, order, secret, pairs and priors add up to at most the total, provided the total "
-        "was fixed before the first of them and each choice depends on public facts and earlier "
-        "outputs only. A ledger keeps count."
-    ),
     "earlier-releases-apart": (
         "Before version 0.3 other releases were made that may be about the same secret. They are "
         "not covered jointly with this one: together they can reveal more than each alone."
@@ -118,6 +112,7 @@ BUDGET_LIMITS: Final[Mapping[str, str]] = {
         "ones, and nothing else: another budget or certificate about the same secret is not "
         "covered. A ledger keeps count."
     ),
+    "earlier-releases-apart": RELEASE_LIMITS["earlier-releases-apart"],
     "rows-like-these": (
         "It holds for rows whose mean squared distance under the declared precision is at most "
         "the stated one, within the public clip ranges. Rows that depend on each other, as those "
@@ -198,8 +193,7 @@ LIMITS: Final[Mapping[str, str]] = {
         "gradients, are not covered."
     ),
     "epsilons-do-not-add": (
-        "Runs compose only over the same data, the same differing records and the same kind of "
-        "claim; printed bounds do not add up."
+        "It covers the stated runs and no other over the same data: printed bounds do not add up."
     ),
     "average-over-batches": (
         "The claim for the secret is an average over the draws of the batches. It does not bound "

@@ -58,8 +58,6 @@ class CertificateOptions:
     earlier_releases: tuple[str, ...] = ()
     noise_std: float | None = None
     """Noise that the caller chose; None where the claim decides."""
-    total: float | None = None
-    """Total epsilon, fixed beforehand, of all releases of data that the secret determines."""
     shape: ShapeKind = "isotropic"
     """Origin of the shape of the noise."""
     shape_gap: float | None = None
@@ -77,7 +75,6 @@ class CertificateOptions:
             generator=noise.generator,
             earlier_releases=tuple(statement.earlier_releases),
             noise_std=None if noise.calibrated else noise.std,
-            total=statement.total,
             shape=noise.shape.kind,
             shape_gap=noise.shape.gap,
             person_delta=next(
@@ -112,8 +109,6 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
             f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target. Please "
             "report this: the noise was not used"
         )
-    if options.total is not None:
-        check_total(evidence, options)
     equal, method = evidence.are_equal, options.target.method
     has_epsilons = _has_epsilons(evidence.full, options.target)
     deltas = () if equal else options.deltas
@@ -124,7 +119,6 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> Releas
         "guarantee": options.target,
         "method": None if method is None else attrs.asdict(method),
         "spent": spent,
-        "total": options.total,
         "distributions_are_equal": equal,
         "noise": {
             "family": "integer_gaussian",
@@ -187,25 +181,6 @@ def _of_rows(evidence: Evidence, options: CertificateOptions, noise_std: float) 
         values["one_person_given_noise"] = person
         return values | {"not_stated": {"one_person": "noise-from-released-rows"}}
     return values | {"one_person": person, "not_stated": {}}
-
-
-def check_total(evidence: Evidence, options: CertificateOptions) -> None:
-    """Refuse an invalid total, or any total where releases do not add up."""
-    target = options.target
-    if not evidence.full.is_determined:
-        raise CalibrationError(
-            "total is for data that the secret determines: a single value of the query under every "
-            "secret and prior. Otherwise two harmless releases can reveal the secret together. "
-            "Calibrate all of it as one concatenated query"
-        )
-    if not target.adds_up or options.total is None:
-        raise CalibrationError(
-            "total is for unsliced Rényi claims, whose costs add; use Guarantee.unsliced(...)"
-        )
-    if not target.bound <= options.total:
-        raise CalibrationError(
-            f"total {options.total:g} must be at least the epsilon {target.bound:g} of this release"
-        )
 
 
 def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:

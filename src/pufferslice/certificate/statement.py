@@ -604,9 +604,6 @@ class ReleaseStatement(Part):
     the whole sphere."""
     spent: NonNegative
     """Cost of the noise; at most the epsilon, or the share of right guesses, of the guarantee."""
-    total: Positive | None
-    """Total epsilon, at the order of the guarantee, of all releases of data that the secret
-    determines; null where releases do not add up."""
     distributions_are_equal: bool
     """Whether the distributions of every pair are equal; only then is there no noise."""
     noise: NoisePart
@@ -661,8 +658,6 @@ class ReleaseStatement(Part):
         present = {
             "named-secret-only": self.one_person is None,
             "slices-are-ideal": self.guarantee.is_sliced,
-            "one-release": self.total is None,
-            "releases-add-to-total": self.total is not None,
             "earlier-releases-apart": bool(self.earlier_releases),
             "declared-priors-only": not rows,
             "rows-like-these": rows and not isinstance(scenario.secret, StateSecret),
@@ -715,9 +710,6 @@ class ReleaseStatement(Part):
             ),
             "claims along slices have isotropic noise, and neither guard nor gap": (
                 isotropic or not sliced
-            ),
-            "total belongs to unsliced Rényi claims, whose costs add": (
-                self.total is None or claim.adds_up
             ),
             "equal distributions cost nothing and have no views; others need noise": (
                 free if self.distributions_are_equal else costly
@@ -947,6 +939,9 @@ class BudgetStatement(Part):
     """Code of why `one_person` is null, where it is."""
     hypotheses: Distinct[Annotated[str, _OneOf(HYPOTHESES)]]
     """Codes of the hypotheses that training runs must satisfy; none without training."""
+    earlier_releases: Distinct[Sha256]
+    """Digests of the certificates of releases before version 0.3 that this budget does not cover
+    jointly."""
     limits: SomeDistinct[Annotated[str, _OneOf(BUDGET_LIMITS)]]
     """Codes of what is not covered."""
     evidence_digest: Sha256
@@ -969,6 +964,7 @@ class BudgetStatement(Part):
         present = {
             "named-secret-only": self.one_person is None,
             "noise-from-released-rows": any(prior.source == "released_data" for prior in priors),
+            "earlier-releases-apart": bool(self.earlier_releases),
             "periods-are-fresh": repeated,
             "training-follows-plan": bool(self.runs),
             "insecure-noise": not self.noise.secure,

@@ -13,7 +13,6 @@ import attrs
 import numpy as np
 
 from pufferslice._core.checks import check_between, check_share, is_a
-from pufferslice._core.text import listed
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.limits import BY_PROGRAM, CONDITIONS, LIMITS, RUN_LIMITS, check_limits
 from pufferslice.certificate.statement import TrainingStatement, checked
@@ -48,7 +47,7 @@ _USUAL_DELTA: Final = 1e-5
 
 
 def certify_training(
-    plan: TrainingPlan,
+    plan: TrainingPlan | Sequence[TrainingPlan],
     *,
     data: str,
     noise: str = IDEAL_NOISE,
@@ -56,57 +55,29 @@ def certify_training(
     implementation_delta: float = 0.0,
     limits: Sequence[str] = BY_PROGRAM,
 ) -> Certificate:
-    """State what a run that follows the plan promises.
+    """State what a run that follows the plan promises, or several runs over the same data together.
 
-    `data` is a public name for the dataset: runs over data of another name never compose.
-    `noise` describes how the noise is drawn; the bound is about ideal Gaussian noise, and
-    `implementation_delta` is the total-variation distance of the run's noise from it. `limits` are
-    codes of `pufferslice.certificate.limits.RUN_LIMITS`: what the program that trained leaves open.
+    Plans of several runs are fixed before the first of them, and have noise of their own. `data`
+    is a public name for the dataset. `noise` describes how the noise is drawn; the bound is about
+    ideal Gaussian noise, and `implementation_delta` is the total-variation distance of all noise
+    from it. `limits` are codes of `pufferslice.certificate.limits.RUN_LIMITS`: what the program
+    that trained leaves open.
+
+    Guarantee: runs compose given the number of differing records, which is the same in all.
+    Source: lemma:adaptive_renyi_composition.
     """
     for name, text in (("data", data), ("noise", noise)):
         if not is_a(text, str) or not text:
             raise ArgumentError(f"{name} must be a non-empty string, got {text!r}")
     claim = TrainingClaim(
         data=data,
-        runs=(plan,),
+        runs=(plan,) if isinstance(plan, TrainingPlan) else tuple(plan),
         noises=(noise,),
         deltas=unique_deltas(deltas),
         implementation_delta=implementation_delta,
         limits=limits,
     )
     return Certificate(statement=training_statement(claim), evidence=None)
-
-
-def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
-    """Issue one certificate for several runs over the same data, with the same kind of claim.
-
-    Guarantee: the runs compose given the number of differing records, which is the same in all of
-    them. Needs: runs with noise of their own, over one dataset.
-    Source: lemma:adaptive_renyi_composition.
-    """
-    claims = [
-        TrainingClaim.read_off(certificate.statement)
-        for certificate in certificates
-        if isinstance(certificate.statement, TrainingStatement)
-    ]
-    names = sorted({claim.data for claim in claims})
-    if len(names) != 1:
-        raise CertificateError(
-            f"the runs are over different data ({listed(names)}); only runs over the same data "
-            "compose. Publish their certificates side by side"
-        )
-    total = math.fsum(claim.implementation_delta for claim in claims)
-    if len(claims) > 1 and total > 0:
-        total = math.nextafter(total, math.inf)
-    together = TrainingClaim(
-        data=names[0],
-        runs=tuple(run for claim in claims for run in claim.runs),
-        noises=tuple(dict.fromkeys(noise for claim in claims for noise in claim.noises)),
-        deltas=tuple(dict.fromkeys(delta for claim in claims for delta in claim.deltas)),
-        implementation_delta=min(1.0, total),
-        limits=[code for claim in claims for code in claim.limits],
-    )
-    return Certificate(statement=training_statement(together), evidence=None)
 
 
 def _wide_share(implementation_delta: float) -> float:
@@ -121,7 +92,7 @@ class TrainingClaim:
     """The facts that a certificate of runs over the same data depends on; all else follows."""
 
     data: str
-    """Public name of the data; runs compose only if it is the same."""
+    """Public name of the data of all runs."""
     runs: tuple[TrainingPlan, ...]
     noises: tuple[str, ...]
     """Public sentences on how the noise of the runs is drawn."""
@@ -279,8 +250,8 @@ def check_together(plans: Sequence[TrainingPlan]) -> None:
     for name in shared[0]:
         if any(facts[name] != shared[0][name] for facts in shared):
             raise CertificateError(
-                f"the runs have different {name}; only runs with the same {name} can be composed. "
-                "Publish their certificates side by side"
+                f"the runs have different {name}; only runs with the same {name} can be certified "
+                "together. Make them parts of a budget (certify_budget)"
             )
 
 

@@ -27,7 +27,6 @@ from pufferslice.certificate.release import CertificateOptions, release_statemen
 from pufferslice.certificate.signature import date_problem, revocation_problem, signature_problem
 from pufferslice.certificate.statement import (
     BudgetStatement,
-    ReleaseStatement,
     Statement,
     TrainingStatement,
     read_scenario,
@@ -70,6 +69,7 @@ UNCHECKED_BUDGET: Final = {
     "noise.secure": "follows from the generator",
     "parts": "whether all parts were fixed before the first output, as a ledger shows, and whether "
     "the rows of different periods are independent given the secret",
+    "earlier_releases": UNCHECKED["earlier_releases"],
     "scenario": "whether the declared secret and queries describe the truth; only their agreement "
     "with the evidence is checked",
 }
@@ -149,9 +149,6 @@ def verify(
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [] if unsigned is None else [unsigned]
     unchecked = dict(_UNCHECKED[certificate.workflow])
-    stated = certificate.statement
-    if isinstance(stated, ReleaseStatement) and stated.total is not None:
-        unchecked["total"] = "whether it was fixed before the first release"
     if public_key is None and (not_before is not None or newer is not None):
         raise ArgumentError("not_before and newer need public_key: dates are part of a signature")
     if public_key is not None and certificate.signature is not None:

@@ -76,11 +76,9 @@ def prose_of(statement: OneStatement, digest: str) -> str:
 
 
 def _release_parts(statement: ReleaseStatement) -> list[str]:
-    earlier = ", ".join(release[:12] for release in statement.earlier_releases)
     return [
         _whole_output(statement),
         _claim(statement),
-        total_sentence(statement),
         _views(statement.views),
         _query(statement.scenario),
         _priors(statement.scenario),
@@ -88,8 +86,14 @@ def _release_parts(statement: ReleaseStatement) -> list[str]:
         "\n".join(shape_sentences(statement)),
         clipping_sentence(statement.scenario),
         _shares(statement.sampling),
-        earlier and f"Earlier releases that this certificate does not cover jointly: {earlier}.",
+        earlier_sentence(statement.earlier_releases),
     ]
+
+
+def earlier_sentence(digests: Sequence[str]) -> str:
+    """Name releases before 0.3 that are not covered jointly; empty if there are none."""
+    named = ", ".join(digest[:12] for digest in digests)
+    return named and f"Earlier releases that this certificate does not cover jointly: {named}."
 
 
 class FirstLines(NamedTuple):
@@ -412,16 +416,6 @@ def _claim(statement: ReleaseStatement) -> str:
     return f"Claim: {claim}{along}, {sure}.{cost}{reason}"
 
 
-def total_sentence(statement: ReleaseStatement) -> str:
-    """Say how a release counts toward a total that was fixed beforehand; empty without one."""
-    if statement.total is None:
-        return ""
-    return (
-        f"Total: this release counts {at_most(statement.spent)} of the "
-        f"{in_full(statement.total)} that was fixed beforehand for all releases of this secret."
-    )
-
-
 def _along(profile: ProfilePart | WholeSpherePart | None) -> str:
     if profile is None:
         return " for the whole output"
@@ -494,7 +488,7 @@ def shape_sentences(statement: ReleaseStatement) -> tuple[str, ...]:
         share = max(1, math.ceil(shape.gap * 10_000)) / 100
         plain = " without correlation" if shape.kind == "diagonal" else ""
         best_for = "for the couplings that it was fitted to"
-        if _is_determined(statement):
+        if statement.scenario.distribution == "groups":
             best_for = "for this claim"
         elif statement.scenario.has_priors("sampled"):
             best_for = "for this range"
@@ -528,11 +522,6 @@ def _coupling(scenario: ScenarioPart, coupling: CouplingPart) -> str:
     )
 
 
-def _is_determined(statement: ReleaseStatement) -> bool:
-    """Return whether the statement says that the query has one value under each secret."""
-    return statement.scenario.distribution == "groups" or statement.total is not None
-
-
 def _guard(statement: ReleaseStatement, claim: Claim) -> str:
     r"""Say what the guard hides, and what wrong priors cost.
 
@@ -550,7 +539,7 @@ def _guard(statement: ReleaseStatement, claim: Claim) -> str:
     )
     if any(statement.scenario.has_priors(kind) for kind in ("gaussian", "sampled")):
         return hidden
-    if _is_determined(statement):
+    if statement.scenario.distribution == "groups":
         delta = statement.noise.implementation_delta
         tenth, whole = (claim.whole.words_if_off(share, delta) for share in (0.1, 1.0))
         return (

@@ -96,8 +96,6 @@ class WholeClaim:
     """Whether a mean squared distance of coupled outputs bounds the cost."""
     has_gap: ClassVar[bool] = False
     """Whether the least noise is a convex problem, so that a gap to it is known."""
-    adds_up: ClassVar[bool] = False
-    """Whether costs of data that the secret determines add up."""
     has_slices: ClassVar[bool] = False
     """Whether the claim can also be made along slices."""
     has_order: ClassVar[bool] = False

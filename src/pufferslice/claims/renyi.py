@@ -29,7 +29,6 @@ class Renyi(WholeClaim):
     has_slices: ClassVar[bool] = True
     kind: ClassVar[str] = "renyi"
     has_gap: ClassVar[bool] = True
-    adds_up: ClassVar[bool] = True
     has_order: ClassVar[bool] = True
 
     order: float = attrs.field(converter=plain_float)

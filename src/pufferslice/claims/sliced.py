@@ -41,7 +41,6 @@ class Sliced:
     free: ClassVar[float] = 0.0
     by_mean_square: ClassVar[bool] = False
     has_gap: ClassVar[bool] = False
-    adds_up: ClassVar[bool] = False
     unit: ClassVar[float] = 1.0
     is_sliced: ClassVar[bool] = True
 

@@ -20,7 +20,6 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
-    from pufferslice.config.budget import BudgetRequest
     from pufferslice.config.scenario import Request
     from pufferslice.queries.unusual import Unusual
 
@@ -59,6 +58,7 @@ def calibrate(
     from pufferslice.certificate.verdict import verdict
     from pufferslice.config.budget import is_budget, read_budget
     from pufferslice.config.scenario import read_request
+    from pufferslice.releases.budget import grant_of_budget
     from pufferslice.releases.derived import requested
     from pufferslice.releases.ledger import Ledger
     from pufferslice.releases.states import Grant
@@ -73,22 +73,23 @@ def calibrate(
     if acknowledge_earlier and ledger is None:
         raise ArgumentError("--acknowledge-earlier needs --ledger, which holds those releases")
     path = _file_here() if scenario is None else scenario
+    book = None if ledger is None else Ledger(ledger)
+    earlier = book.earlier() if book is not None and acknowledge_earlier else []
     if is_budget(path):
-        if sweep or ledger is not None:
-            raise ArgumentError("--sweep and --ledger are for a scenario.toml; leave them out")
-        _answer_budget(read_budget(path, progress_bar, overrides=set), out, plot, json=json)
+        if sweep:
+            raise ArgumentError("--sweep is for a scenario.toml; leave it out")
+        budget = read_budget(path, progress_bar, overrides=set).certify().acknowledging(earlier)
+        if book is not None:
+            book.check_free(grant_of_budget(budget))
+        _answer_budget(budget, out, plot, json=json)
         return
     request = read_request(path, progress_bar, overrides=set)
     file, claimed, options = request.file, request.claimed, request.file.calibration
     # A wrong name is found before anything is written.
     derived = requested(request.scenario.query.names, **file.derived.arguments())
-    earlier: list[str] = []
-    if ledger is not None:
-        book = Ledger(ledger)
-        earlier = book.earlier() if acknowledge_earlier else []
-        if claimed.total is None:
-            keys = request.scenario.ledger_keys()
-            book.check_free(Grant(certificate="", keys=keys, earlier=tuple(earlier)))
+    if book is not None:
+        keys = request.scenario.ledger_keys()
+        book.check_free(Grant(certificate="", keys=keys, earlier=earlier))
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
             request.scenario,
@@ -105,10 +106,8 @@ def calibrate(
             accuracy=options.accuracy,
             coupling=options.coupling,
             person=options.person,
-            total=claimed.total,
-            earlier_releases=earlier,
             progress=progress,
-        )
+        ).acknowledging(earlier)
     if sweep:
         _answer_sweep(certificate, bounds, plot, json=json)
         return
@@ -165,10 +164,9 @@ def _numbers(bounds: str) -> list[float]:
 
 
 def _answer_budget(
-    request: "BudgetRequest", out: Path | None, plot: Path | None, *, json: bool
+    certificate: "Certificate", out: Path | None, plot: Path | None, *, json: bool
 ) -> None:
-    """Certify a budget, and print the noise of every part, with and without reserves."""
-    certificate = request.certify()
+    """Print the noise of every part of a budget, with and without reserves."""
     note = "Nothing was written; add --out budget.json to keep the certificate."
     if out is not None:
         certificate.save(out)
@@ -205,7 +203,6 @@ def _file_here() -> Path:
 
 _COPIED: Final = (
     "spent",
-    "total",
     "failure_probability",
     "sampling",
     "distributions_are_equal",

@@ -1374,9 +1374,6 @@ class GuaranteeSection(Table):
     claim: Annotated[str, Word(*_CLAIMS)] | None = key(None, example="srpp")
     """`srpp` (a Rényi claim), `epsilon-delta`, `guess` or `information`. It follows from the other
     keys; given, it must agree with them."""
-    total: float | None = key(None, example=2.0)
-    """The epsilon of several releases together, fixed before the first of them; only where the
-    secret determines the data."""
     deltas: Numbers = key(DEFAULT_DELTAS, example=[1e-5])
     """Of the (ε, δ) views; default `[1e-5]`."""
     failure_probability: float | None = key(None, example=0.01)

@@ -75,8 +75,7 @@ class DataSection(Table):
     """Records to train on, the same in both worlds; public. The first of the digits and of labelled
     images, all of your own data."""
     name: Text | None = key(None, example="digits 2026")
-    """Public name of the data in the certificate: runs over the same name can be composed. Left
-    out, it is unique to the run."""
+    """Public name of the data in the certificate. Left out, it is unique to the run."""
     n_classes: int | None = key(None, example=10)
     """Number of classes, for your own data with a named model."""
 

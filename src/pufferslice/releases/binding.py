@@ -125,7 +125,7 @@ def release_problems(
     """
     if released.certificate != certificate.digest:
         return ["the release names another certificate"]
-    if released.sealed is not None and released.sealed != released.read_as:
+    if released.sealed != released.read_as:
         return ["the release was edited: its digest is not that of its contents"]
     if certificate.workflow == "budget":
         return _problems_of_part(certificate, released, scenario, earlier)

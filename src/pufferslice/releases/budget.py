@@ -252,6 +252,7 @@ def grant_of_budget(certificate: Certificate) -> Grant:
         certificate=certificate.digest,
         keys=tuple(dict.fromkeys(keys)),
         parts=parts_of(statement),
+        earlier=tuple(statement.earlier_releases),
         claim=str(certificate.guarantee),
         statistics=tuple(
             dict.fromkeys(name for part in statement.tables for name in part.scenario.query.names)

@@ -108,7 +108,7 @@ def _check_again(ledger: Ledger, entry: Entry, outside: Outside, release: str) -
     """
     marks, book = outside.seen(ledger.book()), ledger.book()
     book.check_kept(entry, digest(release.encode()))
-    book.check_marks(marks, ledger.place)
+    book.check_marks(marks, ledger.place, entry.certificate)
 
 
 @contextlib.contextmanager
@@ -124,15 +124,22 @@ def _recorded_in(ledger: Ledger) -> Iterator[None]:
 
 
 def reconciling(ledger: Ledger, marks: Sequence[SpentMark]) -> Steps[int]:
-    """Take in the releases that marks know of and the ledger does not; return how many."""
+    """Take in the releases that marks know of and the ledger does not; return how many.
+
+    A ledger without any release takes in those of all ledgers: the one that it replaces has
+    another name.
+    """
     ledger.check_there()
 
     def work(transaction: Transaction) -> int:
         book = transaction.book
-        missing = [mark for mark in marks if book.forgets(mark, ledger.place)]
+        is_new = not book.entries
+        missing = [
+            mark
+            for mark in marks
+            if book.forgets(mark, ledger.place) or (is_new and mark.intent not in book.hashes)
+        ]
         for mark in missing:
-            if mark.text is not None:
-                transaction.keep(mark.text)
             transaction.append(
                 "found",
                 grant=mark.grant.to_fields(),
@@ -142,6 +149,10 @@ def reconciling(ledger: Ledger, marks: Sequence[SpentMark]) -> Steps[int]:
                 intent=mark.intent,
                 content=mark.content,
             )
+        contents = {entry.content for entry in book.entries.values()}
+        for mark in marks:
+            if mark.text is not None and mark.content in contents:
+                transaction.keep(mark.text)
         return len(missing)
 
     n_found = ledger.change(work)

@@ -307,7 +307,7 @@ class Ledger(Shown):
         def work(transaction: Transaction) -> Entry:
             book = transaction.book
             book.check_open()
-            book.check_marks(marks, self.place)
+            book.check_marks(marks, self.place, grant.certificate)
             if grant.certificate not in book.grants:
                 transaction.append("granted", **grant.to_fields())
             fields = attrs.asdict(wanted) | {"charge": str(wanted.charge)}
@@ -439,7 +439,31 @@ class Ledger(Shown):
                 f"{shown(row['claim'])}: {row['statistics']}{n_rows}{part}; left: {row['left']}"
             )
         head, *rest = self.sentences()
-        return "\n".join([head, *(lines or ["No releases."]), *rest])
+        return "\n".join([head, *(lines or ["No releases."]), *self._budgets(), *rest])
+
+    def _budgets(self) -> list[str]:
+        """Say of each budget what it promises as a whole, and what is left of every part."""
+        book, lines = self.book(), []
+        for name, grant in book.grants.items():
+            if grant.is_budget:
+                lines.append(
+                    f"Budget {name[:12]}: {shown(grant.claim)}, for all its outputs together. "
+                    "Of each statistic, certificate.left(ledger) tells the least noise."
+                )
+                lines += [f"  {_part_left(book, name, part)}" for part in grant.parts]
+        return lines
+
+
+def _part_left(book: Book, certificate: str, name: str) -> str:
+    """Say what was spent of a part of a budget, and what is left."""
+    part, entries = book.grants[certificate].parts[name], book.of_part(certificate, name)
+    periods = sorted({entry.period for entry in entries})
+    left = [f"{book.left(certificate, name, period)} of the precision left" for period in periods]
+    if part.n_periods > 1:
+        left = [f"{what} in period {k}" for k, what in zip(periods, left, strict=True)]
+        left.append(f"{part.n_periods - len(periods)} of {part.n_periods} periods untouched")
+    n_releases = f"{len(entries)} release{'' if len(entries) == 1 else 's'}"
+    return f"{shown(name)}: {'; '.join([n_releases, *left]) if entries else 'nothing was spent'}"
 
 
 def _shortened(names: Sequence[str]) -> str:
@@ -449,10 +473,6 @@ def _shortened(names: Sequence[str]) -> str:
 
 def _left(book: Book, grant: Grant, entry: Entry) -> str:
     """Say what a grant still allows, in the part of an entry."""
-    if grant.shared is not None:
-        alike = [g.shared for g in [grant, *book.held_by(grant)] if g.shared is not None]
-        unspent = grant.shared.total - sum(each.cost for each in alike)
-        return f"{max(0.0, unspent):.3g} of {grant.shared.total:g}"
     left = book.left(entry.certificate, entry.part, entry.period)
     if grant.parts.get(entry.part) == Part():
         return "nothing" if not left else "one release" if left == 1 else f"{left} of the precision"

@@ -215,13 +215,13 @@ def _of_release(document: dict[str, Any], certificate: Certificate | None) -> Sp
     unsigned = {key: value for key, value in document.items() if key != "signature"}
     recorded, text = document["ledger"], canonical_json(unsigned).decode()
     keys, parts = None, {recorded["part"]: Part(n_periods=max(1, recorded["period"]))}
-    if certificate is not None and certificate.workflow == "budget":
-        parts = parts_of(certificate.budget)  # whose keys are in its evidence: any secret
-    elif certificate is not None:
-        secret = certificate.released.scenario.secret.to_json()
-        # other secrets have more keys, which depend on rows: then it is any secret
-        if _ONLY_NAMES & set(secret):
-            keys = declared_keys(secret)
+    if certificate is not None:
+        statement = certificate.statement
+        if isinstance(statement, BudgetStatement):
+            parts, stated = parts_of(statement), [part.scenario for part in statement.tables]
+        else:
+            stated = [certificate.released.scenario]
+        keys = _keys_of([scenario.secret.to_json() for scenario in stated])
     return SpentMark(
         ledger=recorded["id"],
         place=None,
@@ -240,6 +240,14 @@ def _of_release(document: dict[str, Any], certificate: Certificate | None) -> Sp
         charge=Fraction(recorded["charge"]),
         text=text,
     )
+
+
+def _keys_of(secrets: Iterable[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """Keys of secrets by their names; None, any secret, where some depend on rows."""
+    secrets = list(secrets)
+    if not all(_ONLY_NAMES & set(secret) for secret in secrets):
+        return None
+    return tuple(dict.fromkeys(key for secret in secrets for key in declared_keys(secret)))
 
 
 def parts_of(budget: BudgetStatement) -> dict[str, Part]:

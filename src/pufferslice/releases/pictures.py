@@ -56,25 +56,8 @@ def value_rows(release: "Release") -> list[Row]:
 
 
 def ledger_plot(name: str, book: Book) -> Plot:
-    """Draw which share of the precision of each part, and of each total, is spent and left."""
-    spent = {entry.certificate for entry in book.entries.values() if entry.state != "void"}
-    rows: list[Row] = []
-    totals: dict[str, tuple[float, float]] = {}
-    for certificate, grant in book.grants.items():
-        if grant.shared is None:
-            rows += _grant_rows(book, grant)
-        elif certificate in spent:
-            cost, total = totals.get(grant.shared.name, (0.0, grant.shared.total))
-            totals[grant.shared.name] = (cost + grant.shared.cost, total)
-    rows += [
-        Row(
-            name=f"total {shown(shared)}",
-            numbers=f"{rounded(cost)} of {rounded(total)} spent",
-            ends=(0.0, total),
-            bars=(Bar("noise", 0.0, min(cost, total)), Bar("beside", min(cost, total), total)),
-        )
-        for shared, (cost, total) in totals.items()
-    ]
+    """Draw which share of the precision of each part is spent and left."""
+    rows = [row for grant in book.grants.values() for row in _grant_rows(book, grant)]
     notes = [f"Ledger {shown(name)}." + ("" if rows else " No releases.")]
     if book.before:
         notes.append(f"Spent before 0.3, not covered jointly: {len(book.before)} release(s).")

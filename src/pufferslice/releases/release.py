@@ -31,7 +31,6 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.budget import required_budget_evidence
 from pufferslice.certificate.budget_wording import all_outputs_sentence
-from pufferslice.certificate.composition import budget_of
 from pufferslice.certificate.files import DerivedPart, MeasuredPart, RecordedPart, read_release
 from pufferslice.certificate.issue import leaves_rows_unchecked, scenario_problems
 from pufferslice.certificate.left import whitened_statistics
@@ -72,7 +71,7 @@ from pufferslice.releases.derived import (
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.marks import Outside
 from pufferslice.releases.pictures import release_plot
-from pufferslice.releases.states import Entry, Grant, Intent, Shared
+from pufferslice.releases.states import Entry, Grant, Intent
 from pufferslice.releases.value import (
     check_atom,
     fitting_value,
@@ -251,7 +250,7 @@ class Release(Shown):
     signature: Mapping[str, Any] | None = None
     """Ed25519 signature of the release; None if it was not signed."""
     sealed: str | None = attrs.field(default=None, eq=False)
-    """Digest that the file of the release states; None if it was not read or states none."""
+    """Digest that the file of the release states; None for a release that was not read."""
     read_as: str | None = attrs.field(default=None, eq=False)
     """Digest of what was read; None for a release that was not read."""
 
@@ -691,11 +690,9 @@ def release(
 def grant_of(scenario: Scenario, certificate: Certificate) -> Grant:
     """Return what a certificate of one release allows."""
     statement = certificate.released
-    budget = budget_of(statement)
     return Grant(
         certificate=certificate.digest,
         keys=scenario.ledger_keys(),
-        shared=None if budget is None else Shared(name=budget[0], cost=budget[1], total=budget[2]),
         earlier=tuple(statement.earlier_releases),
         claim=str(certificate.guarantee),
         statistics=scenario.query.names,

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
 import attrs
 import numpy as np
 
-from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
 from pufferslice.noise.spending import Measurement, Spending, measured_share
 from pufferslice.releases.chain import START, Event, is_whole
@@ -39,8 +38,9 @@ _HAS_HAD_IT: Final[Mapping[str, str]] = {
 }
 """Meaning of each state in which a release has used up its certificate, and what to do."""
 _TOGETHER: Final = (
-    "all that you want to know belongs in the query (queries.join) of its one release, because "
-    "releases about one secret do not add up"
+    "two releases about it can reveal it together. What you will publish belongs in one query "
+    "(queries.join) or in one budget, certified before the first release (certify_budget; "
+    "Repeated for the table of next month or year)"
 )
 
 
@@ -60,16 +60,6 @@ class Part:
 
 @final
 @attrs.frozen(kw_only=True)
-class Shared:
-    """What releases have in common that add up to a total."""
-
-    name: str
-    cost: float
-    total: float
-
-
-@final
-@attrs.frozen(kw_only=True)
 class Grant:
     """What one certificate allows: of which secret, in which parts, with which noise."""
 
@@ -78,9 +68,7 @@ class Grant:
     keys: tuple[str, ...] | None
     """Keys of the secret; None if they are not known: then they are those of every secret."""
     parts: Mapping[str, Part] = attrs.field(factory=lambda: {WHOLE: Part()})
-    shared: Shared | None = None
-    """What it shares with other certificates of the secret; None if it is the only one."""
-    earlier: tuple[str, ...] = ()
+    earlier: Sequence[str] = ()
     """Releases before 0.3 that the certificate states as not covered jointly."""
     claim: str = ""
     statistics: tuple[str, ...] = ()
@@ -88,6 +76,11 @@ class Grant:
     """Number of rows where it is public."""
     most_numbers: int | None = None
     """Most numbers that may be released from tables; None for a certificate of one release."""
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether it has parts that are spent one by one."""
+        return list(self.parts) != [WHOLE]
 
     def meets(self, other: "Grant") -> bool:
         """Return whether both may be about one secret."""
@@ -100,12 +93,11 @@ class Grant:
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Self:
         """Read the fields of an event."""
-        shared, keys = fields["shared"], fields["keys"]
+        keys = fields["keys"]
         return cls(
             certificate=fields["certificate"],
             keys=None if keys is None else tuple(keys),
             parts={name: Part(**part) for name, part in fields["parts"].items()},
-            shared=None if shared is None else Shared(**shared),
             earlier=tuple(fields["earlier"]),
             claim=fields["claim"],
             statistics=tuple(fields["statistics"]),
@@ -297,9 +289,14 @@ class Book:
         others = (other for name, other in self.grants.items() if name != grant.certificate)
         return [other for other in others if other.certificate in spent and other.meets(grant)]
 
-    def forgets(self, mark: "Mark", place: str | None) -> bool:
-        """Return whether a mark is of this ledger, or of one in its place, and is unknown here."""
+    def forgets(self, mark: "Mark", place: str | None, certificate: str | None = None) -> bool:
+        """Return whether a mark is unknown here that the ledger should know.
+
+        Those of this ledger, of one in its place, or release files of a certificate: that is
+        released from one ledger and its copies, which know each other's releases.
+        """
         is_own = mark.ledger == self.lineage or (place is not None and mark.place == place)
+        is_own = is_own or (mark.place is None and mark.grant.certificate == certificate)
         contents = {entry.content for entry in self.entries.values()}
         return is_own and not (mark.intent in self.hashes and mark.content in contents)
 
@@ -312,10 +309,27 @@ class Book:
                 "was just recorded: it was restored from a backup meanwhile. Nothing was handed "
                 "out; `pufferslice ledger reconcile` takes in what is missing"
             )
+        later = any(e.is_found and e.number > entry.number for e in self.entries.values())
+        if later and known.state != "published" and not self._has_room_for(known):
+            raise LedgerError(
+                f"ledger {self.name!r} was restored from a backup and reconciled while a release "
+                f"of {entry.certificate[:12]} was made: another one was handed out in its place. "
+                "Nothing was handed out now; that one can be published again (on the command "
+                "line: --again)"
+            )
 
-    def check_marks(self, marks: Sequence["Mark"], place: str | None) -> None:
+    def _has_room_for(self, entry: Entry) -> bool:
+        """Whether a release is allowed beside all others, those that were found later included."""
+        spending = self.spending(entry.certificate, entry.part, entry.period)
+        entries = self.of_part(entry.certificate, entry.part, entry.period)
+        has_room = spending.fits() if spending is not None else sum(e.charge for e in entries) <= 1
+        return has_room and not self.held_by(self.grants[entry.certificate])
+
+    def check_marks(
+        self, marks: Sequence["Mark"], place: str | None, certificate: str | None = None
+    ) -> None:
         """Raise if the ledger is older than its marks, so that it forgot a release."""
-        forgotten = [mark for mark in marks if self.forgets(mark, place)]
+        forgotten = [mark for mark in marks if self.forgets(mark, place, certificate)]
         if forgotten:
             names = ", ".join(sorted({mark.grant.certificate[:12] for mark in forgotten}))
             raise LedgerError(
@@ -339,26 +353,17 @@ class Book:
             named = ", ".join(digest[:12] for digest in unnamed)
             raise AlreadyReleasedError(
                 f"ledger {self.name!r} holds releases from before 0.3 that the certificate does "
-                f"not mention: {named}. What they show is not covered jointly. Certify again with "
-                "earlier_releases=ledger.earlier() (`pufferslice calibrate --ledger L "
-                "--acknowledge-earlier`), and the certificate will say so"
+                f"not mention: {named}. What they show is not covered jointly, and the certificate "
+                "must say so: use certificate.acknowledging(ledger.earlier()), or `pufferslice "
+                "calibrate --ledger L --acknowledge-earlier`"
             )
         others = self.held_by(grant)
-        shared = [each.shared for each in [grant, *others] if each.shared is not None]
-        if others and (len(shared) <= len(others) or len({each.name for each in shared}) > 1):
+        if others:
             raise AlreadyReleasedError(
                 f"ledger {self.name!r} holds another certificate of the same secret, "
                 f"{others[0].certificate[:12]}: one certificate is for one secret, and "
                 f"{_TOGETHER}. A later or corrected table is about the same secret; a different "
                 "secret, as that of another office, has a name or a ledger of its own"
-            )
-        totals = {each.total for each in shared}
-        cost = added_up([each.cost for each in shared])
-        if shared and (len(totals) > 1 or not cost <= min(totals)):
-            raise AlreadyReleasedError(
-                f"ledger {self.name!r} holds releases with a total of {min(totals):g}; "
-                f"with this one they would cost {cost:g}. A total is fixed before the first "
-                "release and never raised: claim less, or stop here"
             )
 
     def _check_room(self, intent: Intent) -> None:
@@ -375,7 +380,7 @@ class Book:
             self._check_precision(intent, part.dim)
         elif intent.charge > left:
             entries = self.of_part(intent.certificate, intent.part, intent.period)
-            if list(grant.parts) == [WHOLE]:
+            if not grant.is_budget:
                 raise AlreadyReleasedError(
                     f"certificate {intent.certificate[:12]} covers one release and has had it: "
                     f"{_HAS_HAD_IT[entries[-1].state]}; {_TOGETHER}"

@@ -46,7 +46,6 @@ from pufferslice.certificate.wording import (
     range_words_of,
     release_words,
     shape_sentences,
-    total_sentence,
     unsliced_first,
 )
 from pufferslice.claims import Claim
@@ -98,7 +97,6 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "widths": _widths(scenario.query.range, scenario.query.names),
         "views": [(view, view in best) for view in unsliced_first(statement.views)],
         "readings": _readings(certificate.guarantee, statement),
-        "total": total_sentence(statement),
         "shape": _shape(certificate),
         "variation": stated_variation(certificate),
         "noise_chart": row_chart(

@@ -16,8 +16,8 @@ from pufferslice.releases.states import Book, Checkpointed, RecordedRun
 from pufferslice.releases.storage import SqliteFile
 
 NEW_RUN: Final = (
-    "start a new run in another folder; runs over the same data compose with "
-    "pufferslice.certificate.compose"
+    "start a new run in another folder; certify_training([plan, plan]) states what both show "
+    "together"
 )
 """The remedy in messages about a run that cannot continue."""
 

@@ -368,8 +368,8 @@ class Trainer:
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken.
 
-        `data` is a public name of the dataset. Without it the certificate composes with no other,
-        because runs compose only over data of the same name. `limits` are codes of further limits.
+        `data` is a public name of the dataset; without it, one that no other run has. `limits` are
+        codes of further limits.
         Under a budget it is that of the budget, for all its outputs together.
         """
         return self._certify(self.plan, _NOISE, data=data, deltas=deltas, limits=limits)
@@ -451,7 +451,8 @@ class Trainer:
         On the same machine the run ends with the weights of an uninterrupted one, bit for bit, with
         any number of processes, which must all call this. Only the latest checkpoint of the run is
         accepted: to train from an older one, start a new run in another folder; two runs over the
-        same data compose with `compose`. A finished run can be loaded, but takes no more steps.
+        same data show what `certify_training` of both plans states. A finished run can be loaded,
+        but takes no more steps.
         """
         checkpoint = self._run.resume(
             path, partial(self._learner.check_fits, plan=self._original_plan)

@@ -69,7 +69,7 @@ PAIR: dict[str, Any] = {
 }
 ACCURATE: dict[str, Any] = {
     **{name: part for name, part in SCENARIO.items() if name != "profile"},
-    "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 9.0, "total": 9.0},
+    "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 9.0},
     "calibration": {"shape": "diagonal", "accuracy": {"mean(pay)": 30.0, "mean(age)": 60.0}},
 }
 BOOTSTRAP: dict[str, Any] = {

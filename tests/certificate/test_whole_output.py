@@ -215,7 +215,6 @@ class TestAccuracy:
         ({"weights": {"mean(c)": 2.0}}, "weights"),
         ({"weights": [1.0, -1.0]}, "weights"),
         ({"effort": "huge"}, "effort"),
-        ({"total": -1.0}, "total"),
         ({"failure_probability": 0.1}, "failure_probability"),
     ],
 )

@@ -25,7 +25,7 @@ def hashed_words(table: object, column: str, *, n_buckets: int) -> pa.Table:
     another. As levels of `queries.second_moments`: `{name: [1] for name in columns}`.
 
     >>> hashed_words(pa.table({"note": ["one two", None]}), "note", n_buckets=4).to_pydict()
-    {'note word 0': [0, 0], 'note word 1': [1, 0], 'note word 2': [0, 0], 'note word 3': [0, 0]}
+    {'note word 0': [1, 0], 'note word 1': [0, 0], 'note word 2': [1, 0], 'note word 3': [0, 0]}
     """
     check_count(1, n_buckets=n_buckets)
     if n_buckets > _MOST_BUCKETS:

@@ -378,11 +378,11 @@ class Release(Shown):
             raise ArgumentError(
                 f"release under a budget must be of at most {MOST_STORED} statistics, and has "
                 f"{len(self.names):,}: it does not hold the covariance of its noise, which does "
-                "not follow from the budget alone. Name fewer with only=..."
+                "not follow from the budget alone. Name fewer with only=[...]"
             )
         raise ArgumentError(
             f"certificate is required, as a release of {len(self.names):,} statistics does not "
-            "hold the covariance of its noise; add certificate=..."
+            "hold the covariance of its noise; name it with certificate="
         )
 
     def to_json(self) -> dict[str, Any]:

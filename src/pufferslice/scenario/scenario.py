@@ -477,7 +477,7 @@ class Scenario:
         ...      "high": GaussianDistribution(mean=[2.0], cov=[[1.0]])},
         ...     query=summary(mean=["age"]),
         ... )
-        >>> print(scenario.to_toml().partition("[gaussian")[0].rstrip())
+        >>> print(scenario.to_toml().partition("[gaussian")[0].strip())
         [data]
         missing = "refuse"
         <BLANKLINE>

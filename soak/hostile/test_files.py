@@ -209,7 +209,7 @@ def test_a_release_that_cannot_be_printed_is_recorded(place):
         )
         assert run(again.split()) == 0
         written = (place / f"out-{output}/r.json").read_bytes()
-        assert (place / f"out-{output}/a.json").read_bytes() == written
+        assert (place / copy).read_bytes() == written
 
 
 def test_output_that_cannot_be_written(place):

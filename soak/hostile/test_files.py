@@ -204,9 +204,8 @@ def test_a_release_that_cannot_be_printed_is_recorded(place):
         assert error.count("\n") == 1
         assert f"recorded in the ledger 'l-{output}'" in error
         assert "--again" in error
-        again = (
-            f"release --again --certificate c.json --ledger l-{output} --out out-{output}/a.json"
-        )
+        copy = f"out-{output}/a.json"
+        again = f"release --again --certificate c.json --ledger l-{output} --out {copy}"
         assert run(again.split()) == 0
         written = (place / f"out-{output}/r.json").read_bytes()
         assert (place / copy).read_bytes() == written

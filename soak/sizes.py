@@ -32,6 +32,12 @@ class Sizes(NamedTuple):
     """Processes that release at once."""
     rounds: int
     """Rounds in which they do."""
+    outputs: int
+    """Outputs of an attack on resampled tables."""
+    offices: int
+    """Offices whose outputs under a budget are attacked."""
+    rows: int
+    """Rows of the largest table that is attacked."""
 
 
 SIZES: Final = {
@@ -48,6 +54,9 @@ SIZES: Final = {
         orders=44,
         racers=6,
         rounds=2,
+        outputs=500,
+        offices=20,
+        rows=400,
     ),
     "small": Sizes(
         commands=100,
@@ -62,6 +71,9 @@ SIZES: Final = {
         orders=2_000,
         racers=20,
         rounds=3,
+        outputs=3_000,
+        offices=200,
+        rows=5_000,
     ),
     "full": Sizes(
         commands=1_000,
@@ -76,6 +88,9 @@ SIZES: Final = {
         orders=100_000,
         racers=20,
         rounds=30,
+        outputs=20_000,
+        offices=1_000,
+        rows=30_000,
     ),
 }
 SIZE: Final = SIZES[os.environ.get("PUFFERSLICE_SOAK", "sample")]

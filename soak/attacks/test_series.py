@@ -4,11 +4,12 @@
 import math
 
 import pytest
+from soak.sizes import SIZE
 from tests.releases.test_series import attacked, certified, reached
 
 pytestmark = [pytest.mark.soak, pytest.mark.soundness, pytest.mark.timeout(3600)]
 
-N_OFFICES = 1_000
+N_OFFICES = SIZE.offices
 __all__ = ["attacked"]
 
 

@@ -190,6 +190,7 @@ def test_groups_of_one_record_or_of_no_known_size():
     assert comparison_rows(single, AT_4.claim(1.0)) == {}
 
 
+@pytest.mark.soak
 def test_guesses_are_compared_at_epsilon_0():
     rows = comparison_rows(SMALL, GUESS)
     found = dp_sgd_delta(

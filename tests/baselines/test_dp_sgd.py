@@ -54,6 +54,7 @@ def test_the_multiplier_is_the_smallest_that_meets_the_budget():
     assert dp_sgd_epsilon(RUN, multiplier * 0.999, 1e-5, "rdp") > 1.0
 
 
+@pytest.mark.soak
 def test_delta_is_the_inverse_of_epsilon():
     epsilon = dp_sgd_epsilon(RUN, 1.0, 1e-5, "pld")
     assert dp_sgd_delta(RUN, 1.0, epsilon, "pld") == pytest.approx(1e-5, rel=1e-3)

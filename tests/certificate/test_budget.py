@@ -96,6 +96,18 @@ def volume(query=LATER, **options):
     return Scenario.from_volume(TABLE, query=query, **(settings | options))
 
 
+def home():
+    """Totals of a home by week."""
+    loads = pa.table({"state": [0, 0, 1, 1] * 5, "kwh": np.linspace(0, 4, 20)})
+    return Scenario.from_occupancy(
+        [[0.9, 0.1], [0.2, 0.8]],
+        query=queries.group_by({"week": [1, 2]}, total=["kwh"], clip={"kwh": (0, 5)}),
+        positions=[2],
+        loads=loads,
+        periods={"week": [1, 1, 1, 2, 2, 2]},
+    )
+
+
 YEARBOOK, MONTHLY, EXTRA = prevalence(YEAR), prevalence(MONTH), prevalence(LATER)
 TRAINING = Training(
     differing=YEARBOOK.differing(),
@@ -365,12 +377,7 @@ class TestPerson:
         assert verify(certificate).holds
 
     def test_slots_of_a_home_are_no_persons(self):
-        week = {"week": [1, 1, 1, 2, 2, 2]}
-        loads = pa.table({"state": [0, 0, 1, 1] * 5, "kwh": RNG.uniform(0, 4, 20)})
-        query = queries.group_by({"week": [1, 2]}, total=["kwh"], clip={"kwh": (0, 5)})
-        scenario = Scenario.from_occupancy(
-            [[0.9, 0.1], [0.2, 0.8]], query=query, positions=[2], loads=loads, periods=week
-        )
+        scenario = home()
         certificate = certify_budget({"weeks": scenario, "later": Reserve(scenario)}, GUESS)
         assert certificate.budget.not_stated == {"one_person": "person-not-a-row"}
         assert "the state of" in str(certificate)
@@ -428,9 +435,12 @@ class TestVerification:
         (problem,) = verify(attrs.evolve(budget, evidence=None)).problems
         assert "statement only" in problem
 
-    @pytest.mark.parametrize("change", ["moments", "coupling", "scenario", "digest", "other parts"])
+    @pytest.mark.parametrize(
+        "change", ["moments", "coupling", "scenario", "digest", "other parts", "fewer parts"]
+    )
     def test_changed_evidence(self, budget, change):
         evidence = budget.evidence
+        kept = ("tables", "scenarios", "confidential")
         rows = evidence.tables["yearbook"]
         facts = evidence.confidential["yearbook"]
         options = {
@@ -446,6 +456,7 @@ class TestVerification:
                 | {"yearbook": facts | {"distributions_digest": None}}
             },
             "other parts": {"scenarios": {"yearbook": evidence.scenarios["yearbook"]}},
+            "fewer parts": {k: {"yearbook": getattr(evidence, k)["yearbook"]} for k in kept},
         }[change]
         forged = attrs.evolve(evidence, **options)
         statement = budget.statement.model_copy(update={"evidence_digest": forged.digest()})
@@ -527,6 +538,25 @@ class TestVerification:
             return
         with pytest.raises(CertificateError):
             BudgetEvidence.from_bytes(file.getvalue())
+
+    def test_evidence_of_another_version(self, budget):
+        arrays = dict(np.load(io.BytesIO(budget.evidence.to_bytes())))
+        facts = json.loads(arrays["facts"].tobytes()) | {"version": 99}
+        arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        with pytest.raises(CertificateError, match="evidence") as caught:
+            BudgetEvidence.from_bytes(file.getvalue())
+        assert "version 99" in str(caught.value.__cause__)
+
+    def test_a_run_without_its_table(self, budget):
+        """A forged statement trains on a table whose number of rows is not public."""
+        run = BudgetOptions.read_off(budget.statement).parts["model"]
+        sizes = certify_budget({"shop": volume()}, GUESS)
+        options = BudgetOptions.read_off(sizes.statement)
+        forged = attrs.evolve(options, parts={**options.parts, "model": run})
+        with pytest.raises(CertificateError, match="number of rows"):
+            budget_statement(sizes.evidence, forged)
 
     def test_other_kinds_of_certificates(self, budget):
         for call in (spent, verdict):
@@ -785,6 +815,13 @@ def training(**options):
     return attrs.evolve(TRAINING, **options)
 
 
+def never_drawn():
+    """A budget with a run whose batches are practically always empty."""
+    table = prevalence(MONTH, within=1e-4, design="independent")
+    drawn = Poisson(n_records=2_000, rate=5e-324)
+    return of_parts(a=table, m=training(differing=table.differing(), sampling=drawn))
+
+
 def of_person(person, scenario=YEARBOOK):
     return certify_budget({"year": scenario}, GUESS, person=person)
 
@@ -841,8 +878,10 @@ REFUSED = {
         ("'model'", lambda: of_parts(a=volume(), model=TRAINING)),
         ("'model'", lambda: of_parts(a=REPEATED, model=TRAINING)),
         ("part by part", lambda: certified(coupling="cells:site")),
+        ("periods=", lambda: repeated(scenario=home())),
     ],
     CalibrationError: [
+        ("training", never_drawn),
         ("(4, 1)", lambda: certified(guarantee=Guarantee.unsliced(order=4, epsilon=1.0))),
         ("1e-05", lambda: certified(guarantee=Guarantee.epsilon_delta(1.0, 1e-5))),
         ("sampler", lambda: certified(guarantee=Guarantee.guess(at_most=0.5 + 1e-13))),

@@ -27,6 +27,7 @@ TOTAL = {"distribution": "worlds", "total": ["age"], "clip": {"age": [0, 100]}}
 ILL = {"property": {"column": "site", "equals": "a"}, "within": 0.1}
 JOINT = {"values": [1.0, 2.0, 4.0], "mean": [0.0, 1.0], "cov": [[4.0, 1.0], [1.0, 2.0]]}
 PROCESS = {"kernel": "exponential", "variance": 4.0, "length_scale": 3.0, "times": [20, 14]}
+UNCLAIMED = {name: keys for name, keys in SCENARIO.items() if name != "guarantee"}
 SIZES = {"ratio": 1.2, "up_to": 200}
 STEPS = {"chain": [[0.9, 0.1], [0.2, 0.8]], "length": 4}
 PLAN = 'format = "pufferslice-training-plan"\n'
@@ -120,6 +121,7 @@ REFUSED = {
         ("did you mean 'cov'", scenario, {"gaussian": {"a": {"covv": 1}}}),
         ("[profile] n_directions", scenario, {"profile": {"seed": 1}}),
         ("[profile] directions", scenario, {"profile": {"kind": "given"}}),
+        ("[guarantee]: is required", lambda: request_of(UNCLAIMED, Path())),
         ("[guarantee] order", claim, {"order": True}),
         ("[guarantee] order", scenario, {"guarantee": {"notion": "joint", "epsilon": 1}}),
         ("[guarantee] order", claim, {"claim": "epsilon-delta", "delta": 0.1}),
@@ -176,6 +178,8 @@ REFUSED = {
             {"attribute": {"values": [1, 2], "process": {"kernel": "exponential"}}},
         ),
         ("[occupancy] chain", template, {"occupancy": STEPS | {"chain": 3}}),
+        ("[occupancy] length", template, {"occupancy": {"chain": STEPS["chain"]}}),
+        ("[occupancy] periods", template, {"occupancy": STEPS | {"periods": {"column": "week"}}}),
         ("[occupancy] positions", template, {"occupancy": STEPS | {"positions": "some"}}),
         ("[occupancy] positions", template, {"occupancy": STEPS | {"positions": [[1, 2, 3]]}}),
         ("[occupancy] windows", template, {"occupancy": STEPS | {"windows": [[1]]}}),

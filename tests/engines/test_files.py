@@ -15,7 +15,7 @@ from tests.engines.servers import certificate_of_this_machine, serving
 from tests.engines.tables import plain_query, plain_table
 
 import pufferslice as ps
-from pufferslice.data import locations, read_table, readers
+from pufferslice.data import duck, locations, read_table, readers
 from pufferslice.data.engines import engine_of
 from pufferslice.data.readers import FileTable
 from pufferslice.data.tables import rows_of
@@ -131,6 +131,22 @@ def test_duckdb_reads_no_other_file(tmp_path, large):
     connection = held.to_native()
     with pytest.raises(Exception, match=r"(?i)permission|disabled|not allowed"):
         connection.query("t", f"FROM read_csv('{other}')").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "answer", "word"),
+    [
+        (duck, "lazy_of", lambda _: None, "DuckDB"),
+        (FileTable, "csv_types", lambda *_: {"race": pa.binary()}, "'race'"),
+    ],
+)
+def test_unknown_answers_of_libraries_are_refused(
+    tmp_path, large, monkeypatch, holder, name, answer, word
+):
+    path = written(tmp_path, "people.csv")
+    monkeypatch.setattr(holder, name, answer)
+    with pytest.raises(TableError, match=word):
+        rows_of(path, FEATURES.columns)
 
 
 def test_a_certificate_by_file_is_that_of_the_table(tmp_path, large):

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 from pufferslice._core.search import smallest_epsilon
+from pufferslice.errors import CalibrationError
 from pufferslice.learning import privacy_loss
 from pufferslice.learning.privacy_loss import PublishedDraws, SecretDraws, composed
 from pufferslice.learning.sampling import Poisson, WithoutReplacement
@@ -386,6 +387,11 @@ class TestExtremes:
     def test_no_record_differs(self):
         for loss in (SecretDraws, PublishedDraws):
             assert composed([(loss.of(2.0, np.zeros(1)), 5)])(0.0) == 0.0
+
+    def test_losses_that_lose_their_digits_are_refused(self):
+        """Logarithms near half a million have no digits for a loss of a millionth."""
+        with pytest.raises(CalibrationError, match="noise multiplier"):
+            SecretDraws.of(1e-3, np.array([-800.0, 0.0])).cells(np.linspace(0, 1e-6, 5))
 
     def test_many_counts_are_taken_together(self):
         logs = log_chances(0.5, 1_500)

@@ -42,6 +42,9 @@ ACCOUNT = [
     ({"n_steps": "1000000000000"}, 2, "n_steps"),
     ({"noise_multiplier": "5"}, 2, "--noise-multiplier"),
     ({"epsilon": None}, 2, "--epsilon"),
+    ({"epsilon": None, "order": None}, 2, "--noise-multiplier"),
+    ({"epsilon": None, "noise_multiplier": "5", "delta": "1e-5"}, 2, "--order and --delta"),
+    ({"guess": "0.7"}, 2, "--guess"),
     ({"delta": "2"}, 2, "delta"),
     ({"n_parameters": "0"}, 2, "n_parameters"),
     ({"n_steps": "many"}, 2, "--n-steps"),
@@ -62,6 +65,7 @@ SCENARIO = [
     (SET + "calibration={rule='closed-form',envelope='transport'}", 2, "worst-gap"),
     ("calibrate", 2, "scenario.toml"),
     ("calibrate .", 2, "folder"),
+    ("calibrate parts.toml --sweep", 2, "--sweep"),
     ("calibrate people.csv", 2, "[data]"),
     ("calibrate --colour blue", 2, "--colour"),
     ("calibrate records.toml --data people.csv", 2, "--data"),
@@ -92,6 +96,7 @@ def made(tmp_path_factory):
     rows = [f"{'abc'[i % 3]},{30 + 5 * (i % 3) + i % 7},{40 + i % 5}" for i in range(60)]
     (folder / "people.csv").write_text("\n".join(["site,pay,age", *rows]) + "\n")
     (folder / "records.toml").write_text(RECORDS)
+    (folder / "parts.toml").write_text("[parts]")
     (folder / "worlds.toml").write_text(toml_text(GAUSSIAN))
     certificate = str(folder / "c.json")
     assert run(["calibrate", str(folder / "records.toml"), "--out", certificate]) == 0
@@ -114,3 +119,13 @@ def test_refused(made, capsys, monkeypatch, argv, code, word):
     assert word in err
     assert "Traceback" not in err
     assert sorted(Path().rglob("*")) == before
+
+
+def test_two_files_that_could_be_meant(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("scenario", "budget"):
+        Path(f"{name}.toml").touch()
+    assert run(["calibrate"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "budget.toml" in err

@@ -8,6 +8,7 @@ from tests.refusals import Refusal, check_refused
 
 from pufferslice.claims import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
+from pufferslice.noise.decision import NoiseOptions
 from pufferslice.noise.fit import MOST_FULL, fit_shape
 from pufferslice.noise.sample_size import plan_samples
 from pufferslice.noise.shape import factor, fit_coupled, fit_gaussian, fit_points
@@ -27,12 +28,21 @@ POINTS = Scenario.from_worlds(
     {"a": FiniteDistribution.uniform([[0.0, 0.0]]), "b": FiniteDistribution.uniform([[3.0, 1.0]])},
     query=QUERY,
 )
+TABLE = pa.table({"k": ["u", "v"] * 10, "x": range(20), "y": range(0, 40, 2)})
 ROWS = Scenario.from_prevalence(
-    pa.table({"k": ["u", "v"] * 10, "x": range(20), "y": range(0, 40, 2)}),
+    TABLE,
     column="k",
     value="u",
     within=0.1,
     query=summary(mean=["x", "y"], clip={"x": (0, 20), "y": (0, 40)}),
+)
+EARLIER = Scenario.from_prevalence(
+    TABLE,
+    column="k",
+    value="u",
+    within=0.1,
+    query=summary(mean=["x"], clip={"x": (0, 20)}),
+    moments_from=TABLE.slice(2),
 )
 HOME = Scenario.from_occupancy(
     [[0.9, 0.1], [0.2, 0.8]],
@@ -159,6 +169,13 @@ FITS = [
     Refusal(lambda: fit_shape(ROWS, GUESS, shape="isotropic"), ArgumentError, "shape"),
     Refusal(lambda: fit_shape(many_sums(), GUESS), ArgumentError, "'diagonal'"),
     Refusal(lambda: fit_shape(ROWS, GUESS, guard=1.0), ArgumentError, "guard"),
+    Refusal(lambda: fit_shape(POINTS, RENYI, person=(1.0, 1e-6)), ArgumentError, "person"),
+    Refusal(lambda: fit_shape(ROWS, GUESS, person=(1.0, 1e-6)), ArgumentError, "moments_from"),
+    Refusal(lambda: fit_shape(EARLIER, GUESS, person=(1.0, 1e-300)), CalibrationError, "delta"),
+    *[
+        Refusal(lambda p=person: NoiseOptions(person=p), ArgumentError, "person")
+        for person in (1.0, "ab", (1.0,))
+    ],
     *[
         Refusal(lambda c=claim, s=each: fit_shape(s, c), CalibrationError, "guess")
         for claim in (RENYI, Guarantee.epsilon_delta(1.0, 1e-5))

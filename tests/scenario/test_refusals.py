@@ -5,6 +5,7 @@
 import math
 from functools import partial
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,7 +15,8 @@ from tests.refusals import check_refused
 from pufferslice import Guarantee, certify_release
 from pufferslice.data.frames import frame_of
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError, TableError
-from pufferslice.queries import Box, above, columns, summary
+from pufferslice.queries import Box, above, columns, group_by, join, summary
+from pufferslice.scenario.chains import Chain
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -59,6 +61,7 @@ SAMPLES = (DeclaredSample, SimulatedSample)
 GUESS = Guarantee.guess(at_most=0.64)
 UNSLICED, TINY = Guarantee.unsliced(order=4, epsilon=1.0), Guarantee.epsilon_delta(1.0, 1e-5)
 VALUES = {"a": 1.0, "b": 1.5, "c": 4.0}
+LOADS = {0: ([1.0], [[0.5]]), 1: ([3.0], [[0.25]])}
 MANY_STATES = {
     "chain": np.full((5, 5), 0.2),
     "length": 200,
@@ -164,10 +167,31 @@ def occupancy(**options):
     return Scenario.from_occupancy(**(settings | {"query": ONES} | options))
 
 
-def loaded():
+def loaded(loads=LOADS):
     query = summary(total=["kwh"], clip={"kwh": (0, 5)})
-    loads = {0: ([1.0], [[0.5]]), 1: ([3.0], [[0.25]])}
     return occupancy(query=query, loads=loads)
+
+
+def world():
+    return next(iter(loaded().priors[0].distributions.values()))
+
+
+def uneven_weeks():
+    weeks = [
+        group_by({"week": [week]}, total=["kwh"], clip={"kwh": (0, most)})
+        for week, most in ((1, 5), (2, 4))
+    ]
+    settings = {"query": join(*weeks), "loads": LOADS, "length": None}
+    return occupancy(**settings, periods={"week": [1, 1, 1, 2, 2, 2]})
+
+
+def impossible_paths():
+    """Paths through a state that a chain never stays in, which no template would build."""
+    loads = pa.table({"state": [0, 0, 1, 1], "kwh": [0.5, 1.0, 1.5, 2.0]})
+    held = loaded(loads).priors[0].distributions.values()
+    chain = Chain.of([[0.5, 0.5], [1.0, 0.0]])
+    for each in held:
+        attrs.evolve(each, chain=chain, known=range(2, 4)).draw(1, rng=np.random.default_rng(0))
 
 
 REFUSED = {
@@ -340,6 +364,10 @@ REFUSED = {
         ("count or a rate", keywords(occupancy), {"query": summary(total=["wh"])}, {"query": MEAN}),
         ("count or a rate", keywords(occupancy), {"query": summary(count={"wh": above(3)})}),
         ("cells", keywords(occupancy), MANY_STATES),
+        ("every period", uneven_weeks),
+        ("cannot occur", impossible_paths),
+        ("how many rows", lambda: loaded().differing()),
+        ("all alike", lambda: world().kinds[0].mean),
     ],
     CalibrationError: [
         ("guess", lambda claim: certify_release(loaded(), claim), UNSLICED, TINY),

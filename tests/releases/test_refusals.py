@@ -44,6 +44,7 @@ from pufferslice.errors import (
     TableError,
 )
 from pufferslice.queries import Ball, summary
+from pufferslice.releases.budget import part_sums
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, release
 from pufferslice.scenario.scenario import Scenario
@@ -109,15 +110,17 @@ def damaged(old, new):
         path.unlink()
 
 
-def of_version(version):
+def edited(statement, *, kept=False):
+    """Release from a ledger that was edited, perhaps by who has kept it open."""
     intended("one.ledger")
-    with closing(sqlite3.connect("one.ledger")) as connection:
-        connection.execute("UPDATE identity SET version = ?", (version,))
+    with Ledger("one.ledger") as opened, closing(sqlite3.connect("one.ledger")) as connection:
+        assert opened.id is not None
+        connection.execute(statement)
         connection.commit()
-    try:
-        Ledger("one.ledger").intend(granted(TWO))
-    finally:
-        Path("one.ledger").unlink()
+        try:
+            (opened if kept else Ledger("one.ledger")).intend(granted(TWO))
+        finally:
+            Path("one.ledger").unlink()
 
 
 def piped():
@@ -140,6 +143,7 @@ REFUSED = {
         ("'worlds'", lambda: released(LISTED, TABLE.slice(0, 6))),
         ("number of rows", lambda: released(DRAWN, TABLE.slice(0, 6))),
         ("'groups'", one_coordinate_of_two),
+        ("from_prevalence", lambda: part_sums(RECORDS, A, None)),
         ("along slices", lambda: released(GROUPS, A, into_range=True)),
         ("nothing to do", lambda: moved(summary(mean=["x"]))),
         ("ball", lambda: moved(summary(mean=["x"]).with_range(Ball([5], 9)))),
@@ -165,7 +169,8 @@ REFUSED = {
     ArgumentError: [("certificate", lambda: release(GROUPS, HELD, A, ledger=LEDGER))],
     StorageError: [("nowhere.json", Release.load, "nowhere.json")],
     LedgerError: [
-        ("version 4", of_version, 4),
+        ("version 4", edited, "UPDATE identity SET version = 4"),
+        ("no id", lambda: edited("DELETE FROM identity", kept=True)),
         ("cannot be used", positions(damaged), (b"TABLE events", b"TABLE ev\x8d\x8ds")),
         ("damaged", positions(damaged), (b"intended", b"intendex"), (b"granted", b"grandad")),
         ("cannot be used", intended, "."),

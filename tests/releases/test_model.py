@@ -6,8 +6,20 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.releases.explorer import PROGRAMS, Databases, Files, World, at_random, run
+from tests.releases.explorer import (
+    BUDGET,
+    ONE,
+    OTHER,
+    PROGRAMS,
+    SAME,
+    Databases,
+    Files,
+    World,
+    at_random,
+    run,
+)
 
+from pufferslice.errors import LedgerError
 from pufferslice.releases import commands, states
 from pufferslice.releases.states import Book
 
@@ -91,6 +103,88 @@ def test_every_schedule_is_another_one(folder):
     assert (n_run, is_all) == (60, False)
     n_run, is_all = every_schedule("migrate", folder, 5)
     assert n_run == 5
+
+
+@pytest.fixture
+def world(folder):
+    for name in ("marks", "out"):
+        (folder / name).mkdir()
+    return World(Files(folder), folder)
+
+
+def overtaken(world, first, second):
+    """A release on its way, and what the marks of another one say after it was recorded.
+
+    The slow one looked before there were marks. The quick one was handed out from a branch of the
+    ledger that a backup has replaced, and is found again between the draw and the handing out of
+    the slow one.
+    """
+    (grant, said), (slow_grant, slow_said) = first, second
+    commands.finished(world.create())
+    backup = world.store.backup("a")
+    slow = world.release(slow_grant, **slow_said)
+    assert next(slow).name == "looked"
+    commands.finished(world.release(grant, **said))
+    world.has_restored = True
+    world.store.restore("a", backup)
+    while next(slow).name != "drawn":
+        pass
+    commands.finished(world.reconcile())
+    return slow
+
+
+TABLE, MATRIX = {"part": "table"}, {"part": "matrix"}
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((ONE, {}), (ONE, {})),
+        ((SAME, {}), (ONE, {})),
+        ((BUDGET, TABLE | {"charge": "2/3"}), (BUDGET, TABLE | {"charge": "1/2"})),
+        (
+            (BUDGET, MATRIX | {"directions": [[1.0, 0.0]]}),
+            (BUDGET, MATRIX | {"directions": [[0.6, 0.8]]}),
+        ),
+    ],
+    ids=["one certificate", "one secret", "one part", "one matrix"],
+)
+def test_a_release_that_was_overtaken_is_not_handed_out(world, first, second):
+    slow = overtaken(world, first, second)
+    with pytest.raises(LedgerError, match="another one was handed out in its place"):
+        commands.finished(slow)
+    assert world.drawn == 2
+    assert [each.noise for each in world.handed] == [1]
+    commands.finished(world.again(first[0]))  # the first one, whose file has its numbers
+    assert [each.noise for each in world.handed] == [1, 1]
+    world.check()
+
+
+@pytest.mark.soundness
+def test_a_drawn_release_that_was_overtaken_stays_in_the_ledger(world):
+    """Not even when it is asked for: the certificate of the same secret was handed out."""
+    slow = overtaken(world, (SAME, {}), (ONE, {}))
+    slow.close()  # killed before it looked again
+    with pytest.raises(LedgerError, match="another one was handed out in its place"):
+        commands.finished(world.again(ONE))
+    assert [each.noise for each in world.handed] == [1]
+    world.check()
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((OTHER, {}), (ONE, {})),
+        ((BUDGET, TABLE | {"charge": "1/3"}), (BUDGET, TABLE | {"charge": "2/3"})),
+    ],
+    ids=["another secret", "one part"],
+)
+def test_what_was_found_meanwhile_leaves_room_for_others(world, first, second):
+    commands.finished(overtaken(world, first, second))
+    assert [each.noise for each in world.handed] == [1, 2]
+    world.check()
 
 
 def no_check(*_):

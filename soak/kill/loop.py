@@ -23,6 +23,9 @@ from pufferslice.cli.output import INTERRUPTED
 LATEST = 1.05
 """Moments are drawn from the whole time of an unbroken run, and a little beyond its end."""
 
+TOO_LATE = 3
+"""Kills that may come too late, for each that must come in time."""
+
 IMPORTS = 4.0
 """Seconds that a process from scratch is given before its work begins, about."""
 
@@ -33,7 +36,7 @@ def loop(
     """Every attempt has files of its own; what was found is counted."""
     start = time.monotonic()
     row = {"command": command.name, "kills": 0, "too late": 0, "interrupts": 0, "from scratch": 0}
-    for _ in range(kills):
+    while row["kills"] < kills and row["too late"] < TOO_LATE * kills:
         folder, after = command.fresh(), float(rng.uniform(0, LATEST * command.seconds))
         ended = command.broken(folder, after, signal.SIGKILL)
         assert "Traceback" not in ended.stderr, ended

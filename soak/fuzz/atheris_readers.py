@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 COMPILED = [
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     for path in sorted(SOURCE.rglob("*.py"))
-    if re.search(r"^@(summing_)?kernel$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if re.search(r"^@(summing_|small_)?kernel$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 """Compiled by numba, which cannot read instrumented code."""
 
